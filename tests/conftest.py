@@ -1,0 +1,47 @@
+"""What every test shares: goldens, no network, the same random examples in every run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read as transformers is imported: a test that would download fails
+os.environ["NO_COLOR"] = "1"
+
+settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("reproducible")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="expect what this run outputs")
+
+
+def golden_path(module: str, test: str, suffix: str) -> Path:
+    """`golden/<test module>/<test name>.<suffix>`; characters not for file names become `-`."""
+    return GOLDEN / module / f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', test).strip('-')}.{suffix}"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`golden(text)` compares with the file named after the test; `suffix` tells two of one test apart."""
+
+    def check(text: str, suffix: str = "txt") -> None:
+        path = golden_path(request.path.stem, request.node.name, suffix)
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        shown = path.relative_to(GOLDEN.parent.parent)
+        advice = "run pytest --update-golden and review the diff"
+        if not path.exists():
+            pytest.fail(f"no {shown} to compare with; {advice}", pytrace=False)
+        assert text == path.read_text(encoding="utf-8"), f"differs from {shown}; if meant, {advice}"
+
+    return check
