@@ -1,0 +1,78 @@
+"""What a run of a model leaves behind, before folding: one record per op, and when storages died. No torch.
+
+Sizes are sympy expressions in a symbolic run and plain integers in a concrete one; the form is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+INDEXED = re.compile(r"(?<![^.])\d+(?![^.])|(?<=_l)\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor that was seen: its number, sizes, dtype and storage, in the order of first sight."""
+
+    id: int
+    shape: tuple[Any, ...]
+    dtype: str
+    storage: int
+    strides: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An operand: the value with this number."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One op call, or one tensor that came in from outside (op is then a member of `graph.SOURCES`)."""
+
+    op: str
+    arguments: tuple[tuple[str, Any], ...]
+    outputs: tuple[Value, ...]
+    phase: str
+    module: str
+    source: str
+    name: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What two runs are aligned by: never a shape, never the length of a list."""
+        return (self.phase, self.op, template(self.module), template(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A symbol, or an expression, that the user's code turned into a number, and where."""
+
+    expression: str
+    value: int
+    source: str
+
+
+@dataclass(slots=True)
+class Trace:
+    """One recorded run at given sizes."""
+
+    sizes: dict[str, Any]
+    records: list[Record] = field(default_factory=list)
+    deaths: list[tuple[int, int]] = field(default_factory=list)
+    storages: dict[int, Any] = field(default_factory=dict)
+    pins: list[Pin] = field(default_factory=list)
+    guards: list[tuple[Any, str]] = field(default_factory=list)
+    merged: list[tuple[Any, Any, str]] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+    calls: dict[int, Any] = field(default_factory=dict)
+
+
+def template(path: str) -> str:
+    """A path without its indices: `blocks.3.attn` as `blocks.*.attn`, `weight_ih_l0` as `weight_ih_l*`."""
+    return INDEXED.sub("*", path)

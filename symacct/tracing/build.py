@@ -1,0 +1,271 @@
+"""From a model's source to its Graph: the symbolic run, the concrete runs beside it, folding and lifting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy as sp
+
+from symacct.domain import Domain, domain_of
+from symacct.errors import ModelFileError, SymacctError, TraceError
+from symacct.folding import Item, Leaf, fold
+from symacct.graph import Assumption, Graph, SymbolInfo
+from symacct.lowering import Lowering, Run, leaves_of
+from symacct.records import Pin, Trace
+from symacct.symbols import meaning_of
+from symacct.tracing.run import trace_concrete, trace_symbolic
+from symacct.tracing.source import ModelSource
+
+_SEED = 20_011
+_CHECKS = 2
+_LIFTING_RUNS = 10
+_TRIES = 40
+
+
+@dataclass
+class Builder:
+    """One derivation: runs at many sizes of one model, in one mode, with one device's behaviour."""
+
+    source: ModelSource
+    mode: str
+    device: str
+    remarks: list[str] = field(default_factory=list)
+    _runs: dict[tuple[tuple[str, int], ...], Trace] = field(default_factory=dict)
+    fx: Any = None
+
+    def graph(self, target: str) -> Graph:
+        """The folded graph of the step. Raises TraceError or ModelFileError when no exact one can be had."""
+        symbolic, pins = self._symbolic()
+        domain = self._domain(symbolic, pins)
+        structural = self._structural(pins, symbolic)
+        self._announce(pins, structural)
+        items = self._fold(structural)
+        self.symbolic_trace = symbolic
+        located = self._locate_symbolic(symbolic, items, structural)
+        runs = [Run(t, items) for t in self._grid(structural)]
+        runs += self._sampled(domain, items, structural, _CHECKS, _SEED)
+        lowering = Lowering(
+            located, runs, domain, [pin.expression for pin in pins],
+            lambda: self._sampled(domain, items, structural, _LIFTING_RUNS, _SEED + 1),
+        )
+        made = lowering.run()
+        return Graph(
+            target=target, mode=self.mode, device=self.device, symbols=self._symbols(made, located),
+            assumptions=tuple(a for a in domain.assumptions if not _numeric(a)), items=made, values=dict(self.source.values),
+            remarks=tuple(self.remarks), storages=lowering.storages,
+        )
+
+    # Runs
+
+    def concrete(self, sizes: Mapping[str, int]) -> Trace:
+        """The run at these sizes; each point once."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._runs:
+            self._runs[key] = trace_concrete(self.source, self.mode, self.device, dict(sizes))
+        return self._runs[key]
+
+    def _symbolic(self) -> tuple[Trace | None, list[Pin]]:
+        """A run with as many symbols as the code takes; sizes that it refuses or consumes come back as pins."""
+        if not self.source.dims:
+            return None, []
+        try:
+            trace = trace_symbolic(self.source, self.mode, self.device)
+            return self._without_coincidence(trace), trace.pins
+        except SymacctError as error:
+            first = error
+        self.concrete(self.source.dims)
+        refused = [name for name in self.source.dims if self._refuses(name)]
+        if not refused:
+            raise first
+        fixed = {name: self.source.dims[name] for name in refused}
+        pins = [Pin(name, value, str(first)) for name, value in fixed.items()]
+        try:
+            trace = trace_symbolic(self.source, self.mode, self.device, fixed)
+        except SymacctError:
+            everything = [Pin(name, value, str(first)) for name, value in self.source.dims.items()]
+            return None, everything
+        return trace, pins + trace.pins
+
+    def _refuses(self, name: str) -> bool:
+        others = {other: value for other, value in self.source.dims.items() if other != name}
+        try:
+            trace_symbolic(self.source, self.mode, self.device, others)
+        except SymacctError:
+            return True
+        return False
+
+    def _without_coincidence(self, trace: Trace) -> Trace:
+        """The trace, or one at other example sizes if these happen to meet an equality that the model does not need."""
+        domain = domain_of(trace.guards, trace.merged, list(self.source.dims))
+        loose = Domain(domain.names, tuple(a for a in domain.assumptions if a.kind != "equal"))
+        if len(loose.assumptions) == len(domain.assumptions):
+            return trace
+        pinned = {pin.expression: pin.value for pin in trace.pins}
+        example = self.source.dims
+        points = loose.points(_SEED, low=2, high=9, fixed=pinned)
+        for _ in range(3):
+            point = next(points)
+            hints = {name: point[name] if name in pinned else point[name] * 2 for name in example}
+            if not loose.holds(hints):
+                hints = point
+            try:
+                other = trace_symbolic(replace(self.source, dims=hints), self.mode, self.device)
+            except SymacctError:
+                continue
+            found = domain_of(other.guards, other.merged, list(example))
+            if sum(a.kind == "equal" for a in found.assumptions) < sum(a.kind == "equal" for a in domain.assumptions):
+                return other
+        return trace
+
+    def _domain(self, trace: Trace | None, pins: list[Pin]) -> Domain:
+        names = list(self.source.dims)
+        if trace is None:
+            return Domain(tuple(names))
+        return domain_of(trace.guards, trace.merged, names)
+
+    # Structural sizes
+
+    def _structural(self, pins: list[Pin], symbolic: Trace | None) -> tuple[str, ...]:
+        """The pinned sizes that change which ops run, outermost first."""
+        found = []
+        for pin in pins:
+            name = pin.expression
+            if name not in self.source.dims:
+                continue
+            base = dict(self.source.dims)
+            step = self.source.periods.get(name, 1)
+            try:
+                short, long = self.concrete(base), self.concrete({**base, name: base[name] + step})
+            except ModelFileError:
+                continue
+            if [r.key for r in short.records] != [r.key for r in long.records]:
+                found.append((name, _depth_of_growth(short, long)))
+        return tuple(name for name, _ in sorted(found, key=lambda pair: (pair[1], list(self.source.dims).index(pair[0]))))
+
+    def _base(self, structural: tuple[str, ...]) -> dict[str, int]:
+        return {name: max(3 * self.source.periods.get(name, 1), 3) for name in structural}
+
+    def _fold(self, structural: tuple[str, ...]) -> tuple[Item, ...]:
+        example = self.source.dims
+        if not structural:
+            return tuple(leaves_of(self.concrete(example)))
+
+        def runs(point: Mapping[str, int]) -> list[Leaf]:
+            return leaves_of(self.concrete({**example, **point}))
+
+        base = self._base(structural)
+        steps = {name: self.source.periods.get(name, 1) for name in structural}
+        problem: TraceError | None = None
+        for _ in range(3):
+            for order in _orders(structural):
+                try:
+                    return fold(runs, base, {name: steps[name] for name in order})
+                except TraceError as error:
+                    problem = problem or error
+            base = {name: value + 2 * steps[name] for name, value in base.items()}
+        assert problem is not None
+        raise problem
+
+    def _grid(self, structural: tuple[str, ...]) -> list[Trace]:
+        """The runs that folding used, and one further in each structural size: they differ in those alone."""
+        example = self.source.dims
+        if not structural:
+            return [self.concrete(example)]
+        base = self._base(structural)
+        points = [base, *({**base, n: base[n] + k * self.source.periods.get(n, 1)} for n in structural for k in (1, 2))]
+        return [self.concrete({**example, **point}) for point in points]
+
+    def _locate_symbolic(self, trace: Trace | None, items: tuple[Item, ...], structural: tuple[str, ...]) -> Run | None:
+        if trace is None:
+            return None
+        try:
+            return Run(trace, items)
+        except TraceError:
+            pass
+        base = self._base(structural)
+        try:
+            deeper = trace_symbolic(replace(self.source, dims={**self.source.dims, **base}), self.mode, self.device)
+            return Run(deeper, items)
+        except SymacctError as error:
+            self.remarks.append(f"the symbolic run takes another way than a concrete one ({error}); every size was lifted from concrete runs")
+            return None
+
+    def _sampled(self, domain: Domain, items: tuple[Item, ...], structural: tuple[str, ...], count: int, seed: int) -> list[Run]:
+        """Runs at random sizes of the domain, none of which went into the symbolic run."""
+        if not self.source.dims:
+            return []
+        domain = Domain(domain.names, tuple(a for a in domain.assumptions if not _numeric(a)))
+        base = self._base(structural)
+        found: list[Run] = []
+        reasons: list[str] = []
+        points = domain.points(seed, fixed=None)
+        coarse = 1
+        for attempt in range(_TRIES):
+            point = dict(next(points))
+            for k, name in enumerate(structural):
+                point[name] = base[name] + self.source.periods.get(name, 1) * ((attempt + 2 * k) % 5)
+            if attempt and attempt % 5 == 0 and len(found) < attempt // 4:
+                coarse = 2
+            if coarse > 1:
+                point = {n: v if n in structural else self.source.dims[n] * (1 + v % 4) for n, v in point.items()}
+            if not domain.holds(point) or len(set(point.values())) < (len(point) + 1) // 2:
+                continue
+            try:
+                found.append(Run(self.concrete(point), items))
+            except SymacctError as error:
+                reasons.append(str(error))
+                continue
+            if len(found) == count:
+                return found
+        if len(found) >= max(1, count // 2):
+            return found
+        raise TraceError(
+            f"{self.source.name}: the ops that run depend on sizes in a way that is not understood; at other sizes: {reasons[0] if reasons else 'none could be tried'}"
+        )
+
+    # What is said about it
+
+    def _announce(self, pins: list[Pin], structural: tuple[str, ...]) -> None:
+        for pin in pins:
+            what = "repeats ops; folded from runs at several values" if pin.expression in structural else "was pinned; lifted from runs at several values"
+            where = f" ({pin.source})" if pin.source else ""
+            self.remarks.append(f"{pin.expression} {what}{where}")
+
+    def _symbols(self, items: Any, located: Run | None) -> dict[str, SymbolInfo]:
+        known = {
+            name: SymbolInfo(self.source.meanings.get(name, meaning_of(name)), value)
+            for name, value in self.source.dims.items()
+        }
+        for name in sorted(_free_names(items) - set(known)):
+            known[name] = SymbolInfo("a count that depends on the data", 1)
+        return known
+
+
+def _numeric(a: Assumption) -> bool:
+    """Whether an assumption speaks of a pinned size's example rather than of symbols alone."""
+    return a.kind == "divides" and a.left.is_number
+
+
+def _free_names(items: Any) -> set[str]:
+    from symacct.graph import Loop
+
+    found: set[str] = set()
+    for item in items:
+        if isinstance(item, Loop):
+            found |= {s.name for s in item.count.free_symbols} | (_free_names(item.items) - {item.index})
+        else:
+            for out in item.outputs:
+                for size in (*out.shape, out.times):
+                    found |= {s.name for s in sp.sympify(size).free_symbols}
+    return found
+
+
+def _depth_of_growth(short: Trace, long: Trace) -> int:
+    """Minus the number of records that one more step brings: the outer loop brings more."""
+    return -(len(long.records) - len(short.records))
+
+
+def _orders(structural: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [structural] if len(structural) < 2 else [structural, tuple(reversed(structural))]

@@ -1,0 +1,171 @@
+"""A Hugging Face `config.json` as a model source: its size fields become symbols.
+
+Nothing is downloaded and no weight is read. The class is the one that `architectures` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from symacct.errors import ModelFileError
+from symacct.tracing import hf_fields
+from symacct.tracing.hf_family import Family, read_family
+from symacct.tracing.source import ModelSource
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Classes whose `labels` hold a token for each position, by the end of their name.
+_TOKEN_LABELS = (
+    "LMHeadModel",
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForConditionalGeneration",
+    "ForTokenClassification",
+)
+# Labels beside `labels`, one for each sequence.
+_SEQUENCE_LABELS = ("next_sentence_label", "sentence_order_label")
+
+
+def load_config(target: str | Path) -> ModelSource:
+    """The model source of a `config.json`, or of a directory that holds one."""
+    family = read_family(Path(target))
+    bound = hf_fields.bind(family.text)
+    depth = next((b.value for b in bound if b.symbol == "L"), 0)
+    lists = hf_fields.layer_lists(family.text, depth)
+    first, period = hf_fields.layer_pattern(family.text, lists)
+    examples = hf_fields.examples(family.text, bound, first, period)
+    blueprint = _settle(Blueprint(family, bound, lists, examples))
+    symbols = blueprint.examples
+    dims = blueprint.input_sizes | symbols
+    return ModelSource(
+        name=family.name,
+        dims=dims,
+        model=blueprint.model,
+        inputs=blueprint.inputs,
+        meanings=hf_fields.meanings(dims),
+        values={b.symbol: b.value for b in bound if b.symbol in symbols},
+        structural=tuple(s for s in ("L", "L_d") if s in symbols),
+        periods={"L": period} if period > 1 and "L" in symbols else {},
+    )
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How sizes become a module and its inputs."""
+
+    family: Family
+    bound: tuple[hf_fields.Bound, ...]  # the fields that are sizes
+    lists: Mapping[str, hf_fields.Cycle]  # the fields with an entry per layer
+    examples: dict[str, int]  # the symbols; a bound field without one follows another or keeps its number
+
+    @property
+    def input_sizes(self) -> dict[str, int]:
+        """Example sizes of the inputs."""
+        return {s: n for s, n in hf_fields.EXAMPLE_INPUTS.items() if s != "S" or self.family.has_encoder}
+
+    def settings(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Attribute -> size, for every bound field."""
+        known = {s: sizes[s] for s in self.examples}
+        for b in self.bound:
+            if b.symbol in known:
+                continue
+            match b.symbol:
+                case "h_kv":
+                    known["h_kv"] = known["h"]
+                case "d_h":
+                    known["d_h"] = known["d"] * vars(self.family.text).get("expand", 1) // known["h"]
+                case symbol:
+                    known[symbol] = known.get(b.field.follows, b.value)
+        return {b.attribute: known[b.symbol] for b in self.bound}
+
+    def model(self, sizes: Mapping[str, Any]) -> nn.Module:
+        """The module, in float32. A `torch.SymInt` reaches the constructors as it is."""
+        import torch
+
+        # config classes validate sizes and compute with them, so they see numbers first
+        numbers = {s: n if isinstance(n := sizes[s], int) else self.examples[s] for s in self.examples}
+        overrides = self.settings(numbers)
+        depth = next((overrides[b.attribute] for b in self.bound if b.symbol == "L"), 0)
+        given = self.family.given
+        overrides |= {name: cycle.at(depth) for name, cycle in self.lists.items() if name in given}
+        padding, rows = getattr(self.family.text, "pad_token_id", None), numbers.get("V")
+        if padding is not None and rows is not None and padding >= rows:
+            overrides["pad_token_id"] = rows - 1  # the config's own lies outside a smaller table
+        config = self.family.configure(overrides)
+        text = self.family.text_of(config)
+        for attribute, value in (self.settings(sizes) | hf_fields.derived(text, sizes)).items():
+            object.__setattr__(text, attribute, value)
+        config.use_cache = text.use_cache = False
+        config.dtype = text.dtype = torch.float32
+        if self.family.has_encoder and getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = 0  # which token starts a decoder costs nothing
+        module = self.family.model_class(config)
+        # it only warns, but reads token values for that: ops that a trace on fake tensors does not have
+        module.warn_if_padding_and_no_attention_mask = lambda *_: None
+        return module
+
+    def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Token ids and the labels that the class trains with, (B, T); an encoder's ids are (B, S)."""
+        import torch
+
+        token = int(getattr(self.family.text, "pad_token_id", None) == 0)  # any token but the padding
+        rows, columns, encoder = sizes["B"], sizes["T"], self.family.has_encoder
+        accepted, kind = self.family.accepted, self.family.model_class.__name__
+        made = {"input_ids": torch.full((rows, sizes["S"] if encoder else columns), token)}
+        if "labels" in accepted and kind.endswith(_TOKEN_LABELS):
+            made["labels"] = torch.full((rows, columns), token)
+        elif "labels" in accepted and kind.endswith("ForSequenceClassification"):
+            made["labels"] = torch.zeros(rows, dtype=torch.int64)
+        elif encoder:
+            made["decoder_input_ids"] = torch.full((rows, columns), token)
+        if "labels" in made:
+            for name in _SEQUENCE_LABELS:
+                if name in accepted:
+                    made[name] = torch.zeros(rows, dtype=torch.int64)
+        return made
+
+
+def _settle(blueprint: Blueprint) -> Blueprint:
+    """Keep as symbols the fields that differ from what they follow, and that the class makes use of."""
+    value = {b.symbol: b.value for b in blueprint.bound}
+    own = {
+        b.symbol: blueprint.examples[b.symbol]
+        for b in blueprint.bound
+        if value.get(b.field.follows) != b.value
+    }
+    optional = {b.symbol for b in blueprint.bound if b.field.sizes_parameters} & own.keys()
+    base = {s: n for s, n in own.items() if s not in optional}
+    family = blueprint.family
+    try:
+        plain = _parameter_shapes(replace(blueprint, examples=base))
+    except ModelFileError:
+        raise
+    except Exception as error:  # the class's own code
+        reason = " ".join(str(error).split())
+        raise ModelFileError(
+            f"{family.name}: {family.model_class.__name__} cannot be built at small sizes: {reason}"
+        ) from error
+    used = {s for s in optional if _changes(replace(blueprint, examples=base | {s: own[s]}), plain)}
+    return replace(blueprint, examples={s: n for s, n in own.items() if s in base or s in used})
+
+
+def _changes(blueprint: Blueprint, plain: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the parameters' shapes are not `plain`. A class that rejects the sizes has no use for them."""
+    try:
+        return _parameter_shapes(blueprint) != plain
+    except Exception:
+        return False
+
+
+def _parameter_shapes(blueprint: Blueprint) -> dict[str, tuple[int, ...]]:
+    """Parameter name -> shape at the example sizes, built without memory."""
+    import torch
+
+    with torch.device("meta"):
+        module = blueprint.model(blueprint.examples)
+    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}

@@ -1,0 +1,300 @@
+"""The private torch APIs that symacct leans on, all of them, so that a torch release breaks one file.
+
+Symbolic sizes: a `ShapeEnv` without duck shaping and 0/1 specialisation, and `SymInt`s with names of ours.
+Autograd: sequence numbers, the node that runs, the graph task. Checkpoint: the function that a frame recomputes.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import sympy as sp
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils import checkpoint as torch_checkpoint
+from torch.utils._pytree import tree_map_only
+
+from symacct.errors import Unsupported
+from symacct.records import Pin
+from symacct.symbols import symbol
+
+__all__ = ["FakeTensor", "FakeTensorMode", "SymbolicSizes", "expression_of"]
+
+_TORCH_ROOT = torch.__path__[0]
+_OWN_ROOT = __file__.rsplit("/", 2)[0]
+_QUIET = (_TORCH_ROOT, _OWN_ROOT, "<")
+_BOUNDARY = f"{_OWN_ROOT}/tracing/run.py"
+
+
+def user_line(skip: int = 1) -> str:
+    """`file:line` of the innermost frame that is neither torch's nor ours, or an empty string."""
+    frame = sys._getframe(skip)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name == _BOUNDARY:
+            return ""
+        if not name.startswith(_QUIET) and "/contextlib.py" not in name and "/functools.py" not in name:
+            return f"{_short(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _short(path: str) -> str:
+    """A path that does not name this machine: from the package's root, else the last two parts."""
+    for marker in ("/site-packages/", "/dist-packages/"):
+        if marker in path:
+            return path.rsplit(marker, 1)[1]
+    return "/".join(path.rsplit("/", 2)[-2:])
+
+
+_ASKING = ("/torch/__init__.py", "/experimental/sym_node.py", "/experimental/symbolic_shapes.py", "/experimental/recording.py",
+           "/tracing/private.py", "/functools.py", "/torch/_utils.py", "<string>")
+
+
+def _asked_by_user() -> bool:
+    """Whether the comparison that torch evaluates now stands in the user's code, not in a kernel's bookkeeping."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.endswith(_ASKING):
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(_QUIET)
+
+
+class _WatchedShapeEnv(ShapeEnv):
+    """A ShapeEnv that notes where the user's code replaced a symbol by something else."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.replaced_at: dict[sp.Symbol, str] = {}
+        self.guarded_at: dict[Any, tuple[str, bool]] = {}
+
+    def _set_replacement(self, a: sp.Symbol, tgt: sp.Expr, msg: str) -> None:
+        known = a in self.replacements
+        super()._set_replacement(a, tgt, msg)
+        if not known and a in self.replacements:
+            self.replaced_at[a] = user_line(2)
+
+    def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
+        before = len(self.guards)
+        answer = super().evaluate_expr(orig_expr, *args, **kwargs)
+        if len(self.guards) > before:
+            site = user_line(2), _asked_by_user()
+            for guard in self.guards[before:]:
+                self.guarded_at.setdefault(guard.expr, site)
+        return answer
+
+
+class SymbolicSizes:
+    """Named sizes as SymInts under one ShapeEnv, and the way back from torch's expressions to ours."""
+
+    def __init__(self, hints: dict[str, int], fixed: Iterable[str] = ()) -> None:
+        self.env = _WatchedShapeEnv(duck_shape=False, specialize_zero_one=False)
+        self.names: dict[sp.Symbol, sp.Symbol] = {}
+        self.sizes: dict[str, Any] = {}
+        self.hints = dict(hints)
+        fixed = set(fixed)
+        for name, hint in hints.items():
+            self.sizes[name] = hint if name in fixed else self._make(name, hint)
+        self._cache: dict[Any, Any] = {}
+
+    def _make(self, name: str, hint: int) -> torch.SymInt:
+        source = ConstantSource(name)
+        made = self.env.create_symbol(
+            hint,
+            source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=True,
+            do_not_specialize_zero_one=True,
+        )
+        self.names[made] = symbol(name)
+        return self.env.create_symintnode(made, hint=hint, source=source)
+
+    def fake_mode(self) -> FakeTensorMode:
+        mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        mode.cache_enabled = False
+        return mode
+
+    @property
+    def has_unknown_counts(self) -> bool:
+        """Whether some size depends on data, so that the run had to name it."""
+        return self.env.unbacked_symint_counter > 0
+
+    def ours(self, expr: Any) -> Any:
+        """Torch's expression in our symbols and sympy's own functions; integers stay integers."""
+        if isinstance(expr, int):
+            return sp.Integer(expr)
+        if expr not in self._cache:
+            self._cache[expr] = translate(self.env.replace(expr), self.names)
+        return self._cache[expr]
+
+    def pins(self) -> list[Pin]:
+        """Symbols that the run replaced by a number."""
+        found = []
+        for made, ours in self.names.items():
+            target = self.env.replacements.get(made)
+            if target is not None and self.env.replace(target).is_number:
+                value = int(self.env.replace(target))
+                found.append(Pin(ours.name, value, self.env.replaced_at.get(made, "")))
+        return found
+
+    def merged(self) -> list[tuple[sp.Symbol, Any, str]]:
+        """Symbols that the run found equal to an expression of others: (symbol, expression, line)."""
+        found = []
+        for made, ours in self.names.items():
+            target = self.env.replacements.get(made)
+            if target is not None and not self.env.replace(target).is_number:
+                found.append((ours, self.ours(target), self.env.replaced_at.get(made, "")))
+        return found
+
+    def guards(self) -> list[tuple[Any, str, bool]]:
+        """Conditions of the way that the run took, in our symbols: with the user's line, and whether it asked itself."""
+        seen: dict[Any, tuple[str, bool]] = {}
+        for guard in self.env.guards:
+            line, asked = self.env.guarded_at.get(guard.expr, ("", False))
+            try:
+                seen.setdefault(translate(self.env.replace(guard.expr), self.names), (line, asked))
+            except Unsupported:
+                continue
+        return [(guard, line, asked) for guard, (line, asked) in seen.items()]
+
+
+def expression_of(size: Any) -> Any:
+    """The raw torch expression of a SymInt, or the integer itself."""
+    return size.node._expr if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) else size
+
+
+def example_of(size: Any) -> int:
+    """The example value of a size, without a guard."""
+    return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
+def _divide(a: Any, b: Any) -> Any:
+    return a / b
+
+
+_TRANSLATIONS: dict[str, Callable[..., Any]] = {
+    "FloorDiv": lambda a, b: sp.floor(a / b),
+    "CleanDiv": _divide,
+    "IntTrueDiv": _divide,
+    "FloatTrueDiv": _divide,
+    "CeilDiv": lambda a, b: sp.ceiling(a / b),
+    "Mod": lambda a, b: sp.Mod(a, b),
+    "PythonMod": lambda a, b: sp.Mod(a, b),
+    "FloorToInt": sp.floor,
+    "CeilToInt": sp.ceiling,
+    "TruncToInt": sp.floor,
+    "ToFloat": lambda a: a,
+    "Identity": lambda a: a,
+    "PowByNatural": lambda a, b: a**b,
+    "FloatPow": lambda a, b: a**b,
+    "Max": sp.Max,
+    "Min": sp.Min,
+    "OpaqueUnaryFn_sqrt": sp.sqrt,
+    "Where": lambda c, a, b: sp.Piecewise((a, c), (b, True)),
+}
+
+
+def translate(expr: Any, names: dict[sp.Symbol, sp.Symbol]) -> Any:
+    """A torch expression in our symbols and sympy's functions. Raises Unsupported for a function unknown here."""
+    if expr.is_Symbol:
+        return names.get(expr) or symbol(expr.name)
+    if expr.is_Atom:
+        return sp.nsimplify(expr, rational=True) if expr.is_Float else expr
+    args = [translate(arg, names) for arg in expr.args]
+    name = type(expr).__name__
+    if name in _TRANSLATIONS:
+        return _TRANSLATIONS[name](*args)
+    if type(expr).__module__.startswith("sympy."):
+        return expr.func(*args)
+    raise Unsupported(f"a size uses torch's {name}, which has no exact form here: {expr}")
+
+
+def sequence_number() -> int:
+    """The number of the autograd node made last on this thread; -1 before any."""
+    return torch._C._autograd._get_sequence_nr() - 1
+
+
+def running_node() -> Any:
+    """The autograd node that runs its backward now, or None."""
+    return torch._C._current_autograd_node()
+
+
+def in_backward() -> bool:
+    """Whether this thread runs inside a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def checkpoint_hooks(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[tuple[Any, str, Any]]:
+    """Patches (owner, attribute, replacement) that pass every function a checkpoint recomputes through `wrap`."""
+    frame_init = torch_checkpoint._CheckpointFrame.__init__
+    reentrant = torch_checkpoint.CheckpointFunction.forward
+
+    def init(self: Any, recompute_fn: Any, *args: Any, **kwargs: Any) -> None:
+        frame_init(self, wrap(recompute_fn), *args, **kwargs)
+
+    def forward(ctx: Any, run_function: Any, *args: Any) -> Any:
+        return reentrant(ctx, wrap(run_function), *args)
+
+    return [
+        (torch_checkpoint._CheckpointFrame, "__init__", init),
+        (torch_checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
+    ]
+
+
+def set_onednn(on: bool) -> bool:
+    """Switch oneDNN, whose fused LSTM hides its products; returns how it stood before."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(on)
+    return before
+
+
+def grouped_products() -> tuple[Any, str, Any]:
+    """A patch: grouped products of fake tensors in any dtype. Torch's shape function takes bfloat16 alone, its CPU kernel more."""
+    from torch import _meta_registrations as registrations
+
+    def grouped(mat_a: Any, mat_b: Any, *args: Any, **kwargs: Any) -> Any:
+        offs = kwargs.get("offs")
+        out_dtype = kwargs.get("out_dtype")
+        return registrations._create_grouped_mm_output_tensor(mat_a, mat_b, offs, out_dtype)
+
+    return registrations, "_meta_grouped_mm_common", grouped
+
+
+def is_data_dependent(error: BaseException | None) -> bool:
+    """Whether a fake run stopped because a size or a branch depends on data."""
+    return isinstance(error, DynamicOutputShapeException | DataDependentOutputException)
+
+
+def own_copy(model: torch.nn.Module, fake: FakeTensorMode | None) -> torch.nn.Module:
+    """The module itself if it was built on fake tensors, else a copy (fake, if a mode is given): the user's stays as it is."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if fake is None:
+        return copy.deepcopy(model)
+    if all(isinstance(tensor, FakeTensor) for tensor in tensors):
+        return model
+    with FakeCopyMode(fake):
+        return copy.deepcopy(model)
+
+
+def fake_inputs(inputs: Any, fake: FakeTensorMode | None) -> Any:
+    """The inputs with every real tensor as a fake one, or detached when the run is real."""
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if fake is None:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return fake.from_tensor(tensor)
+
+    return tree_map_only(torch.Tensor, convert, inputs)

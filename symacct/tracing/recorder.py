@@ -1,0 +1,251 @@
+"""Recording a run: every ATen call that eager PyTorch makes, as it makes it.
+
+A dispatch mode sees forward, backward and optimizer alike. It holds numbers and weak references, never a tensor:
+one strong reference would make autograd clone gradients.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from symacct.records import Record, Trace, Use, Value
+from symacct.tracing import private
+from symacct.tracing.private import expression_of
+
+_SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
+                      "aten.sym_constrain_range_for_size", "aten._assert_tensor_metadata"})
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Recorder(TorchDispatchMode):
+    """Appends a `Record` for each op call to `trace`, with phase, module path and source line."""
+
+    def __init__(self, trace: Trace, model: torch.nn.Module, device: str) -> None:
+        super().__init__()
+        self.trace = trace
+        self.device = device
+        self.phase = "forward"
+        self.recomputing = 0
+        self.modules: list[str] = []
+        self._names: dict[int, list[str]] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            self._names.setdefault(id(module), []).append(name)
+        self._values: dict[int, tuple[Any, int]] = {}
+        self._alive: dict[int, int] = {}
+        self._watchers: dict[int, Any] = {}
+        self._in_storage: dict[int, list[Value]] = {}
+        self._numbered: list[Value] = []
+        self._owner: dict[int, str] = {}
+        self._forward_of: dict[int, tuple[str, str]] = {}
+        self._schemas: dict[Any, tuple[str, tuple[str, ...]]] = {}
+
+    # What the recorder is told
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Follow module calls, and record, for the length of the block."""
+        entered = torch_module.register_module_forward_pre_hook(self._enter)
+        left = torch_module.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            with self:
+                yield
+        finally:
+            entered.remove()
+            left.remove()
+
+    def bring_in(self, tensor: torch.Tensor, kind: str, name: str, *notes: str) -> int:
+        """Record a tensor that exists before the step: a parameter, buffer, input, gradient or state."""
+        value = self._value(tensor)
+        owner = name.rpartition(".")[0]
+        phase = {"gradient": "gradients", "state": "states"}.get(kind, f"{kind}s")
+        self._owner.setdefault(value.storage, owner)
+        self.trace.records.append(Record(kind, (), (value,), phase, owner, "", name, notes))
+        return value.id
+
+    def owns(self, tensor: torch.Tensor, module: str) -> None:
+        """Attribute what the optimizer does to this tensor's storage to a module."""
+        self._owner[self._storage(tensor)] = module
+
+    def value_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor that was recorded, if it was."""
+        known = self._values.get(id(tensor))
+        return known[1].id if known is not None and known[0]() is tensor else None
+
+    def wrap_recomputed(self, function: Any) -> Any:
+        """The function that a checkpoint calls again in backward, marked while it does so."""
+
+        def recompute(*args: Any, **kwargs: Any) -> Any:
+            if not private.in_backward():
+                return function(*args, **kwargs)
+            self.recomputing += 1
+            outer, self.modules = self.modules, []
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.recomputing -= 1
+                self.modules = outer
+
+        return recompute
+
+    # Module paths
+
+    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+        names = self._names.get(id(module), [""])
+        parent = self.modules[-1] if self.modules else ""
+        inside = [name for name in names if name.startswith(f"{parent}." if parent else "")]
+        self.modules.append((inside or names)[0])
+
+    def _leave(self, module: torch.nn.Module, *_: Any) -> None:
+        if self.modules:
+            self.modules.pop()
+
+    # The calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = self._schemas.get(func)
+        if known is None:
+            schema = func._schema
+            known = self._schemas[func] = (
+                f"{func.namespace}.{schema.name.partition('::')[2]}",
+                tuple(argument.name for argument in schema.arguments),
+            )
+        op, names = known
+        if op == "aten.size":
+            return list(args[0].shape)
+        if op.startswith(("prim.", "profiler.")) or op in _SKIPPED:
+            return func(*args, **kwargs)
+        arguments = tuple((name, self._argument(value)) for name, value in zip(names, args, strict=False))
+        arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
+        phase, module, source = self._place(arguments)
+        result = func(*args, **kwargs)
+        if self.device == "cuda" and op in _STATISTICS:
+            result = _STATISTICS[op](args, result)
+        outputs = tuple(self._outputs(result))
+        self.trace.records.append(Record(op, arguments, outputs, phase, module, source))
+        self.trace.calls[len(self.trace.records) - 1] = func
+        if phase == "optimizer":
+            for out in outputs:
+                self._owner.setdefault(out.storage, module)
+        return result
+
+    def _place(self, arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, str]:
+        """Phase, module path and source line of the call about to be made."""
+        if self.recomputing:
+            return "recompute", self.modules[-1] if self.modules else "", private.user_line(3)
+        if self.phase == "backward":
+            return ("backward", *self._backward_origin())
+        if self.phase == "optimizer":
+            return "optimizer", self._owner_of(arguments), ""
+        module, line = self.modules[-1] if self.modules else "", private.user_line(3)
+        self._forward_of.setdefault(private.sequence_number(), (module, line))
+        return self.phase, module, line
+
+    def _backward_origin(self) -> tuple[str, str]:
+        node = private.running_node()
+        if node is None:
+            return "", ""
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            return self._owner.get(self._storage(variable), ""), ""
+        return self._forward_of.get(node._sequence_nr(), ("", ""))
+
+    def _owner_of(self, arguments: Any) -> str:
+        owners = {self._owner[value.storage] for value in self._used(arguments) if value.storage in self._owner}
+        return owners.pop() if len(owners) == 1 else ""
+
+    def _used(self, argument: Any) -> Iterator[Value]:
+        if isinstance(argument, Use):
+            yield self._numbered[argument.value]
+        elif isinstance(argument, tuple):
+            for part in argument:
+                yield from self._used(part)
+
+    # Values and storages
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return Use(self._operand(value).id)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._argument(part) for part in value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return expression_of(value)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        return str(value)
+
+    def _outputs(self, result: Any) -> Iterator[Value]:
+        if isinstance(result, torch.Tensor):
+            yield self._value(result)
+        elif isinstance(result, (list, tuple)):
+            for part in result:
+                yield from self._outputs(part)
+
+    def _value(self, tensor: torch.Tensor) -> Value:
+        """The value that this tensor is; a new one when it was not seen before."""
+        known = self._values.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        shape = tuple(map(expression_of, tensor.shape))
+        value = Value(len(self._numbered), shape, str(tensor.dtype).removeprefix("torch."), self._storage(tensor))
+        self._numbered.append(value)
+        self._remember(tensor, value)
+        self._in_storage.setdefault(value.storage, []).append(value)
+        return value
+
+    def _remember(self, tensor: torch.Tensor, value: Value) -> None:
+        self._values[id(tensor)] = (weakref.ref(tensor), value)
+
+    def _operand(self, tensor: torch.Tensor) -> Value:
+        """The value of an operand. One never seen is a new face that autograd gave to a saved value, or a constant."""
+        known = self._values.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        faces = self._in_storage.get(self._storage(tensor))
+        if faces:
+            shape = tuple(map(expression_of, tensor.shape))
+            value = next((face for face in reversed(faces) if face.shape == shape), faces[-1])
+            self._remember(tensor, value)
+            return value
+        value = self._value(tensor)
+        module = self.modules[-1] if self.modules else ""
+        self.trace.records.append(Record("constant", (), (value,), self.phase, module, "", ""))
+        return value
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        number = self._alive.get(key)
+        if number is None:
+            number = self._alive[key] = len(self.trace.storages)
+            self.trace.storages[number] = expression_of(storage.nbytes())
+            self._watchers[number] = weakref.ref(storage, lambda _, key=key, number=number: self._died(key, number))
+        return number
+
+    def _died(self, key: int, number: int) -> None:
+        if self._alive.get(key) == number:
+            del self._alive[key]
+        self._watchers.pop(number, None)
+        self.trace.deaths.append((len(self.trace.records), number))
+
+
+def _norm_statistics(first: int) -> Any:
+    """CUDA keeps a norm's mean and reciprocal deviation in float32 whatever the activations are."""
+
+    def widen(args: Any, result: Any) -> Any:
+        if args[0].dtype not in _HALF:
+            return result
+        wide = [torch.empty_like(part, dtype=torch.float32) for part in result[first:]]
+        return (*result[:first], *wide)
+
+    return widen
+
+
+_STATISTICS = {"aten.native_layer_norm": _norm_statistics(1), "aten.native_group_norm": _norm_statistics(1)}

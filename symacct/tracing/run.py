@@ -1,0 +1,242 @@
+"""One step of a model under the recorder: build, forward, loss, backward, optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from symacct.errors import ModelFileError, SymacctError
+from symacct.records import Trace
+from symacct.tracing import private
+from symacct.tracing.patches import patched
+from symacct.tracing.private import FakeTensorMode, SymbolicSizes
+from symacct.tracing.recorder import Recorder
+from symacct.tracing.source import ModelSource
+
+TRAINING = "train"
+
+
+def trace_symbolic(source: ModelSource, mode: str, device: str, fixed: dict[str, int] | None = None) -> Trace:
+    """Run once with every size a symbol (but those `fixed`), on fake tensors. Guards and pins come along."""
+    sizes = SymbolicSizes({**source.dims, **(fixed or {})}, fixed or ())
+    trace = Trace(dict(sizes.sizes))
+    _run(source, mode, device, trace, sizes.fake_mode())
+    _settle(trace, sizes)
+    return trace
+
+
+def trace_concrete(source: ModelSource, mode: str, device: str, sizes: dict[str, int]) -> Trace:
+    """Run once at these numbers, on fake tensors: the same ops, no data, no arithmetic.
+
+    A ready model (no named sizes) whose ops depend on its data runs on a copy with the data it came with.
+    """
+    known = SymbolicSizes(dict(sizes), sizes)
+    trace = Trace(dict(sizes))
+    if sizes:
+        _run(source, mode, device, trace, known.fake_mode())
+        if known.has_unknown_counts:
+            _settle(trace, known)
+        return trace
+    try:
+        _run(source, mode, device, trace, FakeTensorMode(allow_non_fake_inputs=True))
+    except ModelFileError as error:
+        if not private.is_data_dependent(error.__cause__):
+            raise
+        trace = Trace({})
+        _run(source, mode, device, trace, None)
+    return trace
+
+
+def _settle(trace: Trace, sizes: SymbolicSizes) -> None:
+    """Turn torch's expressions into ours, once the run has said all it knows about them."""
+    from symacct.records import Record, Value
+
+    ours = sizes.ours
+
+    def settle(value: Value) -> Value:
+        return Value(value.id, tuple(map(ours, value.shape)), value.dtype, value.storage)
+
+    def argument(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(argument, part))
+        return ours(part) if hasattr(part, "free_symbols") else part
+
+    trace.records = [
+        Record(
+            r.op, tuple((n, argument(a)) for n, a in r.arguments), tuple(map(settle, r.outputs)),
+            r.phase, r.module, r.source, r.name, r.notes,
+        )
+        for r in trace.records
+    ]
+    trace.storages = {number: ours(size) for number, size in trace.storages.items()}
+    trace.pins = sizes.pins()
+    trace.guards = sizes.guards()
+    trace.merged = sizes.merged()
+    trace.sizes = dict(sizes.hints)
+
+
+@contextlib.contextmanager
+def _guarding_user_code(source: ModelSource, doing: str) -> Iterator[None]:
+    """Whatever the user's code raises becomes one sentence with the user's line."""
+    try:
+        yield
+    except SymacctError:
+        raise
+    except Exception as error:
+        line = _line_of(error)
+        text = str(error).strip().split("\n")[0][:300]
+        raise ModelFileError(
+            f"{source.name}: {doing} raised {type(error).__name__}: {text}" + (f" ({line})" if line else "")
+        ) from error
+
+
+def _line_of(error: BaseException) -> str:
+    line, trail = "", error.__traceback__
+    while trail is not None:
+        name = trail.tb_frame.f_code.co_filename
+        if not name.startswith(private._QUIET) and "/contextlib.py" not in name:
+            line = f"{private._short(name)}:{trail.tb_lineno}"
+        trail = trail.tb_next
+    return line
+
+
+def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None) -> None:
+    holder: list[Recorder] = []
+
+    def recompute(function: Any) -> Any:
+        return holder[0].wrap_recomputed(function) if holder else function
+
+    with patched(device, recompute), fake or contextlib.nullcontext():
+        with _guarding_user_code(source, "model(...)"):
+            model = source.model(trace.sizes)
+        with _guarding_user_code(source, "inputs(...)"):
+            inputs = source.inputs(trace.sizes)
+        model = private.own_copy(_unwrapped(model), fake)
+        inputs = private.fake_inputs(inputs, fake)
+        model.train(mode == TRAINING)
+        recorder = Recorder(trace, model, device)
+        holder.append(recorder)
+        optimizer = _prepared_optimizer(source, model) if mode == TRAINING else None
+        _bring_in(recorder, model, inputs, optimizer)
+        if mode == TRAINING:
+            _training_step(source, model, inputs, optimizer, recorder)
+        else:
+            _inference(source, model, inputs, recorder)
+
+
+def _unwrapped(model: Any) -> torch.nn.Module:
+    """The user's own module inside torch.compile's and DDP's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def _prepared_optimizer(source: ModelSource, model: torch.nn.Module) -> Any:
+    """The optimizer with its state in place, so that the recorded step is a steady one."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if not trainable:
+        return None
+    with _guarding_user_code(source, "optimizer(...)"):
+        made = source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable)
+        for p in trainable:
+            p.grad = torch.empty_like(p)
+        made.step()
+        made.zero_grad(set_to_none=True)
+    return made
+
+
+def _bring_in(recorder: Recorder, model: torch.nn.Module, inputs: Any, optimizer: Any) -> None:
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for name, parameter in model.named_parameters():
+        tied = [f"tied:{other}" for other in names[id(parameter)] if other != name]
+        recorder.bring_in(parameter, "parameter", name, *(["trainable"] if parameter.requires_grad else []), *tied)
+    for name, buffer in model.named_buffers():
+        recorder.bring_in(buffer, "buffer", name)
+    for name, tensor in _tensors(inputs, "input"):
+        recorder.bring_in(tensor, "input", name)
+    if optimizer is not None:
+        _bring_in_states(recorder, model, optimizer)
+
+
+def _bring_in_states(recorder: Recorder, model: torch.nn.Module, optimizer: Any) -> None:
+    by_parameter = {id(p): name for name, p in model.named_parameters()}
+    for parameter, state in optimizer.state.items():
+        name = by_parameter.get(id(parameter), "")
+        for key, tensor in state.items():
+            if isinstance(tensor, torch.Tensor):
+                recorder.bring_in(tensor, "state", f"{name}.{key}")
+                recorder.owns(tensor, name.rpartition(".")[0])
+
+
+def _tensors(tree: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(tree, torch.Tensor):
+        yield name, tree
+    elif isinstance(tree, dict):
+        for key, part in tree.items():
+            yield from _tensors(part, str(key))
+    elif isinstance(tree, (list, tuple)):
+        for position, part in enumerate(tree):
+            yield from _tensors(part, f"{name}_{position}")
+
+
+def _call(model: torch.nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _loss_of(source: ModelSource, output: Any, sizes: Any, inputs: Any) -> torch.Tensor:
+    if source.loss is not None:
+        return source.loss(output, sizes, inputs)
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    tree = output if isinstance(output, (torch.Tensor, dict, list, tuple)) else vars(output)
+    parts = [t for _, t in _tensors(tree, "output") if t.is_floating_point()]
+    if not parts:
+        raise ModelFileError(f"{source.name}: the output holds no floating tensor to sum; define loss(output)")
+    total = parts[0].sum()
+    for part in parts[1:]:
+        total = total + part.sum()
+    return total
+
+
+def _training_step(source: ModelSource, model: Any, inputs: Any, optimizer: Any, recorder: Recorder) -> None:
+    with recorder.watching():
+        with _guarding_user_code(source, "the forward pass"):
+            output = _call(model, inputs)
+        recorder.phase, recorder.modules = "loss", []
+        with _guarding_user_code(source, "loss(...)"):
+            loss = _loss_of(source, output, recorder.trace.sizes, inputs)
+        recorder.phase = "backward"
+        if loss.requires_grad:
+            with _guarding_user_code(source, "the backward pass"):
+                loss.backward()
+        recorder.phase = "optimizer"
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                recorder.owns(parameter.grad, name.rpartition(".")[0])
+                recorder.bring_in(parameter.grad, "gradient", name)
+        if optimizer is not None:
+            with _guarding_user_code(source, "the optimizer's step"):
+                optimizer.step()
+    recorder.trace.outputs = tuple(
+        v for _, t in _tensors(output, "output") if (v := recorder.value_of(t)) is not None
+    )
+
+
+def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder) -> None:
+    with torch.no_grad(), recorder.watching(), _guarding_user_code(source, "the forward pass"):
+        output = _call(model, inputs)
+    recorder.trace.outputs = tuple(
+        v for _, t in _tensors(output, "output") if (v := recorder.value_of(t)) is not None
+    )
