@@ -1,0 +1,211 @@
+"""The domain of a formula: what a run's guards say of the sizes, reduced to what is really assumed.
+
+ShapeEnv's guards hold the domain among much bookkeeping about strides. Kept are divisibilities, equalities and the
+branches that the user's own code took; dropped is what follows from those, and what holds at every sampled point.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import sympy as sp
+
+from symacct.errors import TraceError
+from symacct.graph import Assumption
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+_POINTS = 300
+_SMALL, _LARGE = 12, 100_000
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A set of sizes: those that meet every assumption."""
+
+    names: tuple[str, ...]
+    assumptions: tuple[Assumption, ...] = ()
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether these sizes meet every assumption that they decide."""
+        numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+        return all(a.holds(numbers) for a in self.assumptions)
+
+    def points(self, seed: int, low: int = 2, high: int = 12, fixed: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
+        """Endless random sizes of the domain, seeded. Raises TraceError when none can be found."""
+        rng = random.Random(seed)
+        misses = 0
+        while True:
+            point = self._repaired({name: rng.randint(low, high) for name in self.names} | dict(fixed or {}), rng, fixed or {})
+            if point is not None:
+                misses = 0
+                yield point
+            elif (misses := misses + 1) > 2000:
+                raise TraceError("no sizes meet " + ", ".join(a.text for a in self.assumptions))
+
+    def _repaired(self, point: dict[str, int], rng: random.Random, fixed: Mapping[str, int]) -> dict[str, int] | None:
+        """The point with multiples taken where something must divide; None when that does not settle."""
+        for _ in range(8):
+            numbers = {symbol(name): sp.Integer(value) for name, value in point.items()}
+            broken = [a for a in self.assumptions if not a.holds(numbers)]
+            if not broken:
+                return point
+            for a in broken:
+                if not _repair(a, point, numbers, fixed):
+                    return None
+        return None
+
+    def integral(self, expr: Expr) -> bool:
+        """Whether the rational expression is an integer everywhere in the domain, as far as divisibility tells."""
+        for a in self.assumptions:
+            if a.kind != "divides":
+                continue
+            ratio = sp.cancel(expr * a.right / a.left)
+            if _integer_polynomial(ratio):
+                return True
+        return _integer_polynomial(sp.expand(expr.xreplace(self._quotients())))
+
+    def _quotients(self) -> dict[sp.Symbol, Expr]:
+        """Each size that is a multiple of others as that multiple times a free integer."""
+        found: dict[sp.Symbol, Expr] = {}
+        for a in self.assumptions:
+            if a.kind == "divides" and a.left.is_Symbol and a.left not in found:
+                found[a.left] = a.right * symbol(f"{a.left.name}_q")
+        return {s: e.xreplace({k: v for k, v in found.items() if k != s}) for s, e in found.items()}
+
+    def rewrite(self, expr: Expr) -> Expr:
+        """The expression with `floor(a/b)` as `a/b` where b divides a, and `Max(1, x)` as x."""
+        if not isinstance(expr, sp.Basic) or not expr.has(sp.floor, sp.ceiling, sp.Max, sp.Mod):
+            return expr
+        return expr.replace(lambda e: isinstance(e, (sp.floor, sp.ceiling, sp.Max, sp.Mod)), self._simpler)
+
+    def _simpler(self, e: Expr) -> Expr:
+        if isinstance(e, sp.Max):
+            rest = [arg for arg in e.args if arg != 1]
+            return rest[0] if len(rest) == 1 and len(e.args) == 2 else e
+        if isinstance(e, sp.Mod):
+            return sp.Integer(0) if self.integral(e.args[0] / e.args[1]) else e
+        return e.args[0] if self.integral(e.args[0]) else e
+
+
+def _integer_polynomial(expr: Expr) -> bool:
+    if expr.is_integer and expr.is_number:
+        return True
+    symbols = sorted(expr.free_symbols, key=str)
+    if not symbols or expr.has(sp.floor, sp.ceiling, sp.Mod, sp.Max, sp.Min):
+        return bool(expr.is_integer) and not symbols
+    if not expr.is_polynomial(*symbols):
+        return False
+    return all(c.is_integer for c in sp.Poly(expr, *symbols).coeffs())
+
+
+def _repair(a: Assumption, point: dict[str, int], numbers: Mapping[sp.Symbol, sp.Integer], fixed: Mapping[str, int]) -> bool:
+    if a.kind == "equal" and a.left.is_Symbol and a.left.name not in fixed:
+        point[a.left.name] = int(a.right.xreplace(numbers))
+        return point[a.left.name] > 0
+    if a.kind != "divides":
+        return False
+    left, right = int(a.left.xreplace(numbers)), int(a.right.xreplace(numbers))
+    free = sorted((s.name for s in a.left.free_symbols - a.right.free_symbols if s.name not in fixed), key=lambda n: (n != str(a.left), n))
+    if not free or right == 0:
+        return False
+    point[free[0]] *= right // gcd(left, right)
+    return True
+
+
+def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[sp.Symbol, Expr, str]], names: Sequence[str]) -> Domain:
+    """The domain that a run's guards describe: (condition, user's line, whether that line itself asked)."""
+    domain = Domain(tuple(names))
+    for left, right, line in merged:
+        domain = _with(domain, Assumption("equal", left, domain.rewrite(right), line))
+    guards = [(g, line, asked) for g, line, asked in guards if isinstance(g, sp.Basic) and g.free_symbols]
+    for guard, line, _ in guards:
+        for left, right in _divisibilities(guard):
+            left, right = domain.rewrite(left), domain.rewrite(right)
+            if not domain.integral(left / right):
+                domain = _with(domain, Assumption("divides", left, right, line))
+    rest = [(kept, line) for guard, line, asked in guards if (kept := _other(guard, asked)) is not None]
+    domain, rest = _halvings(domain, rest)
+    for condition, line in rest:
+        kept = domain.rewrite(condition)
+        if not _always(domain, kept):
+            made = Assumption("equal", kept.lhs, kept.rhs, line) if isinstance(kept, sp.Eq) else Assumption("branch", kept, None, line)
+            domain = _with(domain, made)
+    return _without_implied(domain)
+
+
+def _halvings(domain: Domain, rest: list[tuple[Expr, str]]) -> tuple[Domain, list[tuple[Expr, str]]]:
+    """Read equalities such as `2·floor(H/2) = H` as the divisibilities that they are, the plainest first."""
+    while True:
+        open_ = sorted(((domain.rewrite(c), line) for c, line in rest if isinstance(c, sp.Eq)), key=lambda p: (len(str(p[0])), str(p[0])))
+        found = next((a for c, line in open_ if isinstance(c, sp.Eq) for a in [_divisibility_in(domain, c, line)] if a is not None), None)
+        if found is None:
+            return domain, rest
+        domain = _with(domain, found)
+
+
+def _divisibility_in(domain: Domain, condition: sp.Eq, line: str) -> Assumption | None:
+    for part in sorted(condition.atoms(sp.floor), key=str):
+        numerator, denominator = sp.fraction(sp.together(part.args[0]))
+        made = Assumption("divides", numerator, denominator, line)
+        assumed = _with(domain, made)
+        if assumed is domain or sp.expand(assumed.rewrite(condition.lhs - condition.rhs)) != 0:
+            continue
+        points = [p for _, p in zip(range(40), domain.points(seed=3), strict=False)]
+        numbers = [{symbol(n): sp.Integer(v) for n, v in p.items()} for p in points]
+        if all(made.holds(n) == bool(condition.xreplace(n)) for n in numbers):
+            return made
+    return None
+
+
+def _without_implied(domain: Domain) -> Domain:
+    """Without divisibilities that follow from the others."""
+    kept = list(domain.assumptions)
+    for a in domain.assumptions:
+        others = [b for b in kept if b is not a]
+        if a.kind == "divides" and Domain(domain.names, tuple(others)).integral(a.left / a.right):
+            kept = others
+    return Domain(domain.names, tuple(kept))
+
+
+def _with(domain: Domain, assumption: Assumption) -> Domain:
+    if any(a.text == assumption.text for a in domain.assumptions):
+        return domain
+    return Domain(domain.names, (*domain.assumptions, assumption))
+
+
+def _divisibilities(guard: Expr) -> Iterator[tuple[Expr, Expr]]:
+    if isinstance(guard, sp.Eq):
+        mod, zero = guard.args
+        if zero == 0 and isinstance(mod, sp.Mod):
+            yield mod.args
+
+
+def _other(guard: Expr, asked: bool) -> Expr | None:
+    """An equality, or an inequality that the user's own code asked about."""
+    if isinstance(guard, sp.Eq):
+        return guard
+    if asked and isinstance(guard, (sp.Lt, sp.Le, sp.Gt, sp.Ge)):
+        return guard
+    return None
+
+
+def _always(domain: Domain, condition: Expr) -> bool:
+    """Whether the condition is true at every sampled point of the domain."""
+    if condition in (sp.true, sp.false):
+        return condition is sp.true
+    args = [symbol(name) for name in domain.names]
+    if condition.free_symbols - set(args):
+        return False
+    test = sp.lambdify(args, condition, modules=[{"floor": lambda x: x.__floor__(), "ceiling": lambda x: x.__ceil__()}, "math"])
+    try:
+        for high in (_SMALL, _LARGE):
+            points = domain.points(seed=7, high=high)
+            if not all(bool(test(*(point[n] for n in domain.names))) for _, point in zip(range(_POINTS // 2), points, strict=False)):
+                return False
+    except TraceError:
+        return False
+    return True

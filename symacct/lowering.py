@@ -1,0 +1,312 @@
+"""From located runs to the items of a Graph: every size as one expression, every operand as a reference.
+
+A symbolic run gives each size as an expression. Concrete runs at other sizes and depths must agree with it, in every
+iteration; a size that does not (it depends on a structural or pinned size) is lifted from the concrete runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy as sp
+
+from symacct.domain import Domain
+from symacct.errors import TraceError
+from symacct.folding import Item as Folded
+from symacct.folding import Leaf, Repeat, leaves, locate
+from symacct.graph import SOURCES, Item, Loop, Node, Ref, Tensor
+from symacct.lifting import lift
+from symacct.records import Record, Trace, Use, Value, template
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+Position = tuple[int, ...]
+Group = tuple[Position, int]
+
+
+def leaves_of(trace: Trace) -> list[Leaf]:
+    """The records of a run as folding sees them."""
+    return [Leaf(record.key, record.module or record.name) for record in trace.records]
+
+
+@dataclass
+class Run:
+    """A trace with the place of each record in the folded form, and the maker of each value."""
+
+    trace: Trace
+    items: tuple[Folded, ...]
+    at: dict[Position, list[tuple[tuple[int, ...], Record]]] = field(default_factory=dict)
+    maker: dict[int, tuple[Position, tuple[int, ...], int]] = field(default_factory=dict)
+    groups: dict[int, list[list[int]]] = field(default_factory=dict)
+    owner: dict[int, int] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        places = locate(self.items, leaves_of(self.trace), self.trace.sizes)
+        for (position, iteration), record in zip(places, self.trace.records, strict=True):
+            self.at.setdefault(position, []).append((iteration, record))
+            grouped = self._grouped(record)
+            self.groups[id(record)] = grouped
+            for number, members in enumerate(grouped):
+                for member in members:
+                    value = record.outputs[member]
+                    self.maker.setdefault(value.id, (position, iteration, number))
+                    self.values.setdefault(value.id, value)
+                    self.owner.setdefault(value.storage, value.id)
+
+    def _grouped(self, record: Record) -> list[list[int]]:
+        """Positions of outputs that belong together: a list op's outputs follow its first list of operands."""
+        for _, argument in record.arguments:
+            if isinstance(argument, tuple) and len(argument) == len(record.outputs) > 1 and all(isinstance(u, Use) for u in argument):
+                return [members for _, members in self.grouped_uses(argument)]
+        if len(record.outputs) > 1 and record.op.startswith(("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")):
+            return [list(range(len(record.outputs)))]
+        return [[j] for j in range(len(record.outputs))]
+
+    def grouped_uses(self, uses: Sequence[Use]) -> list[tuple[Group, list[int]]]:
+        """Operands of a list, those of one maker together, in order of first sight."""
+        found: dict[Group, list[int]] = {}
+        for j, use in enumerate(uses):
+            position, _, number = self.maker[use.value]
+            found.setdefault((position, number), []).append(j)
+        return list(found.items())
+
+
+Observation = tuple[Mapping[sp.Symbol, int], int]
+
+
+class Lowering:
+    """One pass from runs to items. `more` gives further concrete runs when something has to be lifted."""
+
+    def __init__(self, symbolic: Run | None, concrete: list[Run], domain: Domain, pinned: Sequence[str], more: Callable[[], list[Run]]) -> None:
+        self.symbolic, self.concrete, self.domain = symbolic, concrete, domain
+        self.pinned = tuple(symbol(name) for name in pinned)
+        self.more: Callable[[], list[Run]] | None = more
+        self.model = symbolic or concrete[0]
+        self.items = self.model.items
+        self.names = {position: f"n{number}" for number, (position, _) in enumerate(leaves(self.items))}
+        self.storages: dict[str, Expr] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.lifted: set[str] = set()
+        self._memo: dict[Any, Expr] = {}
+        self._values_at: list[dict[Expr, int]] = []
+
+    def run(self) -> tuple[Item, ...]:
+        """The graph's items."""
+        return tuple(self._item(item, (number,), ()) for number, item in enumerate(self.items))
+
+    def _item(self, item: Folded, position: Position, loops: tuple[str, ...]) -> Item:
+        if isinstance(item, Repeat):
+            name = f"i{len(loops) + 1}"
+            inner = tuple(self._item(part, (*position, number), (*loops, name)) for number, part in enumerate(item.items))
+            return Loop(name, item.size, item.count, inner)
+        return self._node(position, loops)
+
+    def _node(self, position: Position, loops: tuple[str, ...]) -> Node:
+        entries = self.model.at.get(position)
+        if not entries:
+            raise TraceError(f"no run shows {item_text(self.items, position)}; trace at a greater depth")
+        iteration, record = entries[min(1, len(entries) - 1)]
+        here = _Here(self, position, iteration, record, loops)
+        outputs = tuple(here.output(number) for number in range(len(self.model.groups[id(record)])))
+        self.tensors.update((out.value, out) for out in outputs)
+        return Node(
+            self.names[position], record.op, here.arguments(), outputs, record.phase, template(record.module),
+            record.source, template(record.name), record.notes,
+        )
+
+    # Quantities
+
+    def quantity(self, position: Position, loops: tuple[str, ...], read: Callable[[Run, Record], Any], what: str, must: bool = True) -> Expr | None:
+        """The expression that equals `read` in every run and iteration of the leaf at `position`."""
+        expr = self._from_symbolic(position, read)
+        if expr is not None and self._agrees(position, read, expr):
+            return expr
+        rows, values, seen = self._observations(position, loops, read)
+        free = sorted((set(expr.free_symbols) if expr is not None else {symbol(n) for n in self.domain.names}) | set(self.pinned), key=str)
+        key = (tuple(values), tuple(loops), tuple(free), tuple(tuple(sorted((str(s), v) for s, v in row.items())) for row in rows))
+        if key not in self._memo:
+            self._memo[key] = lift(rows, values, [*free, *(symbol(name) for name in loops)])
+        found = self._memo[key]
+        if found is None and self.more is not None:
+            more, self.more = self.more, None
+            self.concrete += more()
+            self._values_at = []
+            return self.quantity(position, loops, read, what, must)
+        if found is None and must:
+            record = self.model.at[position][0][1]
+            place = f"{record.op} in {record.module or 'the model'}" + (f" ({record.source})" if record.source else "")
+            raise TraceError(f"{what} of {place} is no exact expression in {', '.join(map(str, free))}: observed {seen}")
+        if found is not None:
+            self.lifted.update(str(s) for s in found.free_symbols & set(self.pinned))
+        return found
+
+    def _from_symbolic(self, position: Position, read: Callable[[Run, Record], Any]) -> Expr | None:
+        if self.symbolic is None:
+            return None
+        found = {sp.sympify(read(self.symbolic, record)) for _, record in self.symbolic.at[position]}
+        if len(found) != 1:
+            return sp.Add(*found)
+        return self.domain.rewrite(found.pop())
+
+    def _agrees(self, position: Position, read: Callable[[Run, Record], Any], expr: Expr) -> bool:
+        while len(self._values_at) < len(self.concrete):
+            self._values_at.append({})
+        for run, known in zip(self.concrete, self._values_at, strict=True):
+            if expr not in known:
+                known[expr] = expr.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()})
+            expected = known[expr]
+            if any(read(run, record) != expected for _, record in run.at.get(position, ())):
+                return False
+        return True
+
+    def _observations(self, position: Position, loops: tuple[str, ...], read: Callable[[Run, Record], Any]) -> tuple[list[Any], list[int], list[Any]]:
+        rows, values = [], []
+        for run in self.concrete:
+            base = {symbol(n): v for n, v in run.trace.sizes.items()}
+            for iteration, record in run.at.get(position, ()):
+                rows.append(base | {symbol(name): i for name, i in zip(loops, iteration, strict=True)})
+                values.append(read(run, record))
+        seen = [(values[k], {str(s): v for s, v in rows[k].items()}) for k in range(min(3, len(rows)))]
+        return rows, values, seen
+
+
+@dataclass
+class _Here:
+    """One leaf being lowered."""
+
+    lowering: Lowering
+    position: Position
+    iteration: tuple[int, ...]
+    record: Record
+    loops: tuple[str, ...]
+
+    def output(self, number: int) -> Tensor:
+        low, run = self.lowering, self.lowering.model
+        members = run.groups[id(self.record)][number]
+        value = self.record.outputs[members[0]]
+        name = self._name(self.position, number)
+        storage = self._storage(value.storage, name)
+        if storage == name:
+            low.storages[name] = self._quantity(lambda r, rec: r.trace.storages[_first(r, rec, number).storage], "a storage")
+        if len(members) == 1 and not self._varies(number):
+            return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage)
+        if self._alike(number):
+            times = self._quantity(lambda r, rec: len(r.groups[id(rec)][number]), "the number of outputs")
+            return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage, times)
+        total = self._quantity(lambda r, rec: sum(_numel(rec.outputs[m].shape) for m in r.groups[id(rec)][number]), "a size")
+        return Tensor(name, (total,), value.dtype, storage)
+
+    def _varies(self, number: int) -> bool:
+        return any(len(run.groups[id(rec)][number]) != 1 for run in self.lowering.concrete for _, rec in run.at.get(self.position, ()))
+
+    def _alike(self, number: int) -> bool:
+        runs = [self.lowering.model, *self.lowering.concrete]
+        return all(
+            len({rec.outputs[m].shape for m in run.groups[id(rec)][number]}) == 1 for run in runs for _, rec in run.at.get(self.position, ())
+        )
+
+    def _shape(self, number: int, rank: int) -> tuple[Expr, ...]:
+        return tuple(self._quantity(lambda r, rec, k=k: _first(r, rec, number).shape[k], "a size") for k in range(rank))
+
+    def _quantity(self, read: Callable[[Run, Record], Any], what: str) -> Expr:
+        found = self.lowering.quantity(self.position, self.loops, read, what)
+        assert found is not None
+        return found
+
+    def _name(self, position: Position, number: int) -> str:
+        return f"{self.lowering.names[position]}.{number}" if number else self.lowering.names[position]
+
+    def _storage(self, storage: int, own: str) -> str:
+        owner = self.lowering.model.owner.get(storage)
+        if owner is None:
+            return own
+        position, _, number = self.lowering.model.maker[owner]
+        return self._name(position, number)
+
+    def arguments(self) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, self._argument((name,), argument)) for name, argument in self.record.arguments)
+
+    def _argument(self, path: tuple[Any, ...], argument: Any) -> Any:
+        if isinstance(argument, Use):
+            return self._ref(path, argument.value)
+        if isinstance(argument, tuple):
+            if argument and all(isinstance(part, Use) for part in argument):
+                return self._list(path, argument)
+            return tuple(self._argument((*path, k), part) for k, part in enumerate(argument))
+        if isinstance(argument, bool) or argument is None or isinstance(argument, (str, float)):
+            return argument
+        return self.lowering.quantity(self.position, self.loops, lambda _, rec: _at(rec, path), "an argument", must=False)
+
+    def _ref(self, path: tuple[Any, ...], value: int) -> Ref:
+        position, iteration, number = self.lowering.model.maker[value]
+        same_loop = position[:-1] == self.position[:-1] and len(position) > 1
+        back = self.iteration[-1] - iteration[-1] if same_loop else 0
+        name = self._name(position, number)
+        shape = None
+        if (back or not same_loop) and self._indexed(name):
+            rank = len(self.lowering.tensors[name].shape)
+            shape = tuple(self._quantity(lambda r, rec, k=k: r.values[_at(rec, path).value].shape[k], "an operand") for k in range(rank))
+        return Ref(name, back, shape=shape)
+
+    def _indexed(self, name: str) -> bool:
+        """Whether a tensor's size depends on a loop index."""
+        tensor = self.lowering.tensors.get(name)
+        return tensor is not None and any(s.name.startswith("i") and not s.is_positive for size in tensor.shape for s in size.free_symbols)
+
+    def _list(self, path: tuple[Any, ...], uses: tuple[Use, ...]) -> tuple[Ref, ...]:
+        found = []
+        for (position, number), members in self.lowering.model.grouped_uses(uses):
+            key = (position, number)
+            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: _count(r, _at(rec, path), key), "the length of a list")
+            name = self._name(position, number)
+            if self._indexed(name):
+                total = self._quantity(lambda r, rec, key=key: _total(r, _at(rec, path), key), "a list of operands")
+                found.append(Ref(name, 0, shape=(total,)))
+            elif times == 1:
+                found.append(self._ref((*path, members[0]), uses[members[0]].value))
+            else:
+                found.append(Ref(name, 0, times))
+        return tuple(found)
+
+
+def _first(run: Run, record: Record, number: int) -> Any:
+    return record.outputs[run.groups[id(record)][number][0]]
+
+
+def _numel(shape: Sequence[Any]) -> Any:
+    total = sp.Integer(1)
+    for size in shape:
+        total = total * size
+    return total
+
+
+def _at(record: Record, path: tuple[Any, ...]) -> Any:
+    """The argument at this path, or None where the record has none."""
+    name, *rest = path
+    value = dict(record.arguments).get(name)
+    for k in rest:
+        value = value[k] if isinstance(value, tuple) and k < len(value) else None
+    return value
+
+
+def _count(run: Run, uses: Any, key: Group) -> int:
+    return sum(run.maker[use.value][0] == key[0] and run.maker[use.value][2] == key[1] for use in uses or ())
+
+
+def _total(run: Run, uses: Any, key: Group) -> Any:
+    chosen = [use for use in uses or () if run.maker[use.value][0] == key[0] and run.maker[use.value][2] == key[1]]
+    return sum(_numel(run.values[use.value].shape) for use in chosen)
+
+
+def item_text(items: Sequence[Folded], position: Position) -> str:
+    """A leaf in words."""
+    leaf = dict(leaves(items))[position]
+    return f"{leaf.key[1]} in {leaf.key[2] or 'the model'}"
+
+
+def source_positions(nodes: Sequence[Node]) -> Iterator[str]:
+    """Names of the nodes that bring tensors in."""
+    return (node.name for node in nodes if node.op in SOURCES)
