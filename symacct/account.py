@@ -1,0 +1,294 @@
+"""Node × rule: the ledger of a graph, from which every total and every table is a group-by and a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sympy as sp
+
+from symacct.conventions import Convention
+from symacct.domain import Domain
+from symacct.errors import SizeError, UnknownOp, UnknownOps
+from symacct.graph import SOURCES, Graph, Placed, Ref, Tensor, total_over
+from symacct.rules import RULES, Cost, price
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+KINDS = ("product", "elementwise", "reduction", "transcendental")
+_FORWARD = ("forward", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one node costs over all its repetitions. FLOPs by kind, bytes read and written."""
+
+    place: Placed
+    product: Expr
+    elementwise: Expr
+    reduction: Expr
+    transcendental: Expr
+    recomputed: Expr
+    causal: Expr | None
+    read: Expr
+    written: Expr
+    unknown: str = ""
+
+    @property
+    def phase(self) -> str:
+        return self.place.node.phase
+
+    @property
+    def module(self) -> str:
+        return self.place.node.module
+
+    @property
+    def op(self) -> str:
+        return self.place.node.op
+
+    @property
+    def dtype(self) -> str:
+        outputs = self.place.node.outputs
+        return outputs[0].dtype if outputs else ""
+
+
+class Ledger:
+    """The entries of a graph under one convention, and the formulas that follow."""
+
+    def __init__(self, graph: Graph, convention: Convention | None = None, allow_unknown: bool = False) -> None:
+        self.graph = graph
+        self.convention = convention or Convention()
+        self.allow_unknown = allow_unknown
+        self.domain = Domain(tuple(graph.symbols), graph.assumptions)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """One entry per node that computes. Raises UnknownOps with every op that no rule prices."""
+        missing = self._missing()
+        if missing and not self.allow_unknown:
+            raise UnknownOps(self.graph.target, missing)
+        pricing = _Pricing(self.graph, self.domain)
+        return tuple(pricing.entry(place) for place in self.graph.ops)
+
+    def _missing(self) -> tuple[UnknownOp, ...]:
+        found: dict[str, list[Placed]] = {}
+        for place in self.graph.ops:
+            if not has_rule(place.node.op):
+                found.setdefault(place.node.op, []).append(place)
+        return tuple(UnknownOp(op, len(p), p[0].node.module, p[0].node.source) for op, p in found.items())
+
+    @property
+    def unknown(self) -> tuple[UnknownOp, ...]:
+        """The ops whose cost stands as a symbol in the totals."""
+        return self._missing()
+
+    def counted(self, entry: Entry, convention: Convention | None = None) -> Expr:
+        """The model FLOPs of an entry under the convention: without what only the hardware repeats."""
+        now = convention or self.convention
+        product = entry.product - entry.recomputed
+        if entry.causal is not None and now.attention != "full":
+            product = product / 2 if now.attention == "half" else entry.causal
+        total = product
+        if now.count == "all":
+            total = total + entry.elementwise + entry.reduction + entry.transcendental
+        return total / 2 if now.unit == "MAC" else total
+
+    def flops(self, phases: Iterable[str]) -> Expr:
+        """Model FLOPs of these phases."""
+        wanted = set(phases)
+        return add(self.counted(e) for e in self.entries if e.phase in wanted)
+
+    def by(self, *keys: str, phases: Iterable[str] | None = None, quantity: str = "flops") -> dict[tuple[str, ...], Expr]:
+        """A quantity ("flops", "read", "written" or a kind) grouped by module, op, phase, kind, dtype or source."""
+        wanted = set(phases) if phases is not None else None
+        grouped: dict[tuple[str, ...], list[Expr]] = {}
+        for entry in self.entries:
+            if wanted is not None and entry.phase not in wanted:
+                continue
+            for kind, value in self._parts(entry, quantity, "kind" in keys):
+                key = tuple(kind if k == "kind" else getattr(entry, k) for k in keys)
+                grouped.setdefault(key, []).append(value)
+        totals = {key: add(values) for key, values in grouped.items()}
+        return {key: value for key, value in totals.items() if value != 0}
+
+    def _parts(self, entry: Entry, quantity: str, split: bool) -> list[tuple[str, Expr]]:
+        if split:
+            return [(kind, getattr(entry, kind)) for kind in KINDS]
+        if quantity == "flops":
+            return [("", self.counted(entry))]
+        return [("", getattr(entry, quantity))]
+
+    @cached_property
+    def formulas(self) -> dict[str, Expr]:
+        """Every formula that applies, by the contract's key."""
+        found = {**self._params(), **self._flops(), **self._bytes()}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _params(self) -> dict[str, Expr | None]:
+        graph = self.graph
+        parameters = graph.sources("parameter")
+        tables = {ref.value for p in graph.ops if p.node.op.startswith("aten.embedding") for ref in p.node.refs}
+        active = _active(graph)
+        return {
+            "params.total": _sum(parameters, lambda t: t.numel),
+            "params.trainable": _sum([p for p in parameters if "trainable" in p.node.notes], lambda t: t.numel),
+            "params.active": active,
+            "params.embedding": _sum([p for p in parameters if p.node.outputs[0].value in tables], lambda t: t.numel),
+        }
+
+    def _flops(self) -> dict[str, Expr | None]:
+        forward = self.flops(_FORWARD)
+        found: dict[str, Expr | None] = {"flops.forward": forward}
+        if self.graph.mode != "train":
+            return found
+        backward = self.flops(["backward"]) if self.convention.backward == "traced" else sp.expand(2 * forward)
+        extra = self.flops(["recompute"]) + add(self._scaled(e.recomputed) for e in self.entries)
+        return found | {
+            "flops.backward": backward,
+            "flops.step": sp.expand(forward + backward),
+            "flops.hardware": sp.expand(forward + backward + extra),
+            "flops.optimizer": self.flops(["optimizer"]),
+        }
+
+    def _scaled(self, product: Expr) -> Expr:
+        return product / 2 if self.convention.unit == "MAC" else product
+
+    def _bytes(self) -> dict[str, Expr | None]:
+        graph = self.graph
+        found: dict[str, Expr | None] = {"bytes.params": _sum(graph.sources("parameter"), lambda t: t.bytes)}
+        if graph.mode == "train":
+            found["bytes.grads"] = _sum(graph.sources("gradient"), lambda t: t.bytes)
+            found["bytes.optimizer"] = _sum(graph.sources("state"), lambda t: t.bytes)
+        found["bytes.read"] = add(e.read for e in self.entries)
+        found["bytes.written"] = add(e.written for e in self.entries)
+        return found
+
+    def at(self, **sizes: int) -> dict[str, int]:
+        """Every formula in exact integers at these sizes. Raises SizeError where they leave the domain."""
+        numbers = self.checked(sizes)
+        return {key: _integer(key, value, numbers) for key, value in self.formulas.items()}
+
+    def checked(self, sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
+        """The sizes as numbers for symbols. Raises SizeError for missing, unknown, impossible or excluded ones."""
+        needed = set().union(*(value.free_symbols for value in self.formulas.values()), set())
+        unknown = [name for name in sizes if name not in self.graph.symbols and symbol(name) not in needed]
+        if unknown:
+            raise SizeError(f"{', '.join(unknown)}: not a size of {self.graph.target}; it has {', '.join(self.graph.symbols)}")
+        missing = sorted({s.name for s in needed} - set(sizes))
+        if missing:
+            raise SizeError(f"--at leaves out {', '.join(missing)}; give a number for each of {', '.join(self.graph.symbols)}")
+        for name, value in sizes.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SizeError(f"{name} = {value!r}: a size is a positive integer")
+        numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+        for a in self.graph.assumptions:
+            if {s for s in a.left.free_symbols} <= set(numbers) and not a.holds(numbers):
+                spelled = ", ".join(f"{s} = {numbers[s]}" for s in sorted(_symbols(a), key=str))
+                where = f" (asked at {a.source})" if a.source else ""
+                raise SizeError(f"{spelled} breaks {a.text}{where}; the formulas hold only where it is true")
+        return numbers
+
+
+def has_rule(op: str) -> bool:
+    """Whether a rule prices this op, in place or not."""
+    return op in RULES or op.removesuffix("_") in RULES
+
+
+def add(values: Iterable[Expr]) -> Expr:
+    """The sum in canonical form. Equal summands are counted first: a ledger holds many."""
+    counts: dict[Expr, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    return sp.expand(sp.Add(*(n * value for value, n in counts.items())))
+
+
+@dataclass
+class _Pricing:
+    """Prices nodes; calls of one op on alike operands are priced once."""
+
+    graph: Graph
+    domain: Domain
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    known: dict[Any, Cost] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tensors = self.graph.tensors()
+
+    def entry(self, place: Placed) -> Entry:
+        node = place.node
+        if not has_rule(node.op):
+            mark = symbol(f"W_{node.op.replace('.', '_').replace('::', '_')}_{node.name.replace('.', '_')}")
+            zero = sp.Integer(0)
+            return Entry(place, mark * place.times, zero, zero, zero, zero, None, zero, zero, mark.name)
+        cost = self._cost(place)
+        over = lambda e: None if e is None else sp.expand(total_over(e, place.loops))  # noqa: E731
+        return Entry(
+            place, over(cost.product), over(cost.elementwise), over(cost.reduction), over(cost.transcendental),
+            over(cost.recomputed), over(cost.causal), over(cost.read), over(cost.written),
+        )
+
+    def _cost(self, place: Placed) -> Cost:
+        node = place.node
+        values = {name: self._resolve(argument, place) for name, argument in node.arguments}
+        out = node.outputs[0] if len(node.outputs) == 1 else node.outputs
+        key = (node.op, tuple((n, _alike(v)) for n, v in values.items()), _alike(out))
+        if key not in self.known:
+            self.known[key] = price(node.op, values, out)
+        return self.known[key]
+
+    def _resolve(self, argument: Any, place: Placed) -> Any:
+        if isinstance(argument, Ref):
+            tensor = self.tensors[argument.value]
+            shape = argument.shape if argument.shape is not None else tensor.shape
+            return Tensor(tensor.value, shape, tensor.dtype, tensor.storage, argument.times)
+        if isinstance(argument, tuple):
+            return tuple(self._resolve(part, place) for part in argument)
+        return argument
+
+
+def _alike(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (value.shape, value.dtype, value.times, value.value == value.storage)
+    return tuple(map(_alike, value)) if isinstance(value, tuple) else value
+
+
+def _sum(places: Iterable[Placed], read: Callable[[Tensor], Expr]) -> Expr:
+    return add(sp.expand(total_over(read(out), p.loops)) for p in places for out in p.node.outputs)
+
+
+def _symbols(a: Any) -> set[sp.Symbol]:
+    return set(a.left.free_symbols) | (set(a.right.free_symbols) if a.right is not None else set())
+
+
+def _integer(key: str, value: Expr, numbers: Mapping[sp.Symbol, sp.Integer]) -> int:
+    got = value.xreplace(numbers)
+    if not got.is_Integer:
+        raise SizeError(f"{key} is {got} at these sizes, which is no integer: a divisibility is broken")
+    return int(got)
+
+
+def _active(graph: Graph) -> Expr | None:
+    """Parameters that work on one token: of stacked or repeated experts, k of E. None without experts."""
+    if not {"E", "k"} <= set(graph.symbols):
+        return None
+    experts, chosen = symbol("E"), symbol("k")
+    routed = {
+        ref.value
+        for p in graph.ops
+        if p.node.op in ("aten.bmm", "aten.baddbmm", "aten._grouped_mm") or p.node.op.startswith("aten.index")
+        for ref in p.node.refs
+    }
+    storages = {value.storage for name, value in graph.tensors().items() if name in routed}
+    total = []
+    for place in graph.sources("parameter"):
+        tensor = place.node.outputs[0]
+        size = sp.expand(total_over(tensor.numel, place.loops))
+        stacked = tensor.shape and tensor.shape[0] == experts and tensor.value in storages
+        listed = any(loop.size == "E" for loop in place.loops)
+        total.append(size * chosen / experts if stacked or listed else size)
+    return add(sp.expand(part) for part in total)
+
+
+__all__ = ["KINDS", "SOURCES", "Entry", "Ledger", "add", "has_rule"]

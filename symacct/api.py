@@ -1,0 +1,50 @@
+"""The Python door: `symacct.derive`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from symacct.account import Ledger
+from symacct.conventions import convention as named
+from symacct.targets import graph_of
+
+
+def derive(
+    target: str | None = None,
+    *,
+    model: Callable[..., Any] | Any = None,
+    inputs: Callable[..., Any] | Any = None,
+    dims: Mapping[str, int] | None = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Callable[..., Any] | None = None,
+    meanings: Mapping[str, str] | None = None,
+    mode: str = "train",
+    device: str = "cuda",
+    convention: str | None = None,
+    allow_unknown: bool = False,
+    **switches: str | None,
+) -> Ledger:
+    """The ledger of a target, or of a model and its inputs given as functions of sizes (or ready, with `dims={}`).
+
+    >>> ledger = derive("gpt2")
+    >>> ledger.at(B=1, T=1024, V=50257, L=12, d=768, h=12, f=3072)["params.total"]
+    124439808
+    """
+    chosen = named(convention, **switches)
+    if target is not None:
+        return Ledger(graph_of(target, mode, device), chosen, allow_unknown)
+    from symacct.tracing.build import Builder
+    from symacct.tracing.model_file import model_source
+
+    source = model_source(
+        "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=optimizer, meanings=meanings
+    )
+    return Ledger(Builder(source, mode, device).graph("the model"), chosen, allow_unknown)
+
+
+def _function(given: Any) -> Callable[..., Any]:
+    """A function of sizes from a function, or from a ready module or ready inputs."""
+    if callable(given) and not hasattr(given, "parameters"):
+        return given
+    return lambda: given

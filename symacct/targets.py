@@ -1,0 +1,91 @@
+"""From a target's name to its Graph: a stored graph, a graph's JSON file, a model file, or a Hugging Face config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from symacct.errors import GraphError, ModelFileError
+from symacct.graph import Graph
+from symacct.storage import load, loads
+
+
+def catalogue() -> dict[str, Any]:
+    """The stored graphs that symacct ships, by name."""
+    found: dict[str, Any] = {}
+    for folder in _folders():
+        for entry in folder.iterdir():
+            if entry.name.endswith(".json"):
+                found.setdefault(entry.name.removesuffix(".json"), entry)
+    return dict(sorted(found.items()))
+
+
+def _folders() -> Iterator[Any]:
+    checkout = Path(__file__).parent.parent / "graphs"
+    if checkout.is_dir():
+        yield checkout
+    packaged = resources.files("symacct") / "catalogue"
+    if packaged.is_dir():
+        yield packaged
+
+
+def graph_of(target: str, mode: str = "train", device: str = "cuda") -> Graph:
+    """The graph of a target. Torch is imported only when the target has to be traced.
+
+    Raises ModelFileError when the target is nothing of the four kinds, and what tracing or reading raises.
+    """
+    stored = _stored(target)
+    if stored is not None:
+        return _checked_mode(stored, target, mode, device)
+    from symacct.tracing.build import Builder
+
+    return Builder(source_of(target), mode, device).graph(target)
+
+
+def source_of(target: str) -> Any:
+    """The traceable source of a model file or a config. Imports torch."""
+    path = Path(target)
+    if path.suffix == ".py":
+        from symacct.tracing.model_file import load_model_file
+
+        return load_model_file(path)
+    if path.is_dir() or path.suffix == ".json":
+        from symacct.tracing.hf import load_config
+
+        return load_config(path)
+    near = get_close_matches(target, catalogue(), 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ModelFileError(
+        f"{target}: no stored graph, model file (.py), graph (.json) or config directory; {hint}stored graphs: {', '.join(catalogue())}"
+    )
+
+
+def _stored(target: str) -> Graph | None:
+    entry = catalogue().get(target)
+    if entry is not None:
+        return loads(entry.read_text(encoding="utf-8"), target)
+    path = Path(target)
+    if path.suffix != ".json" or not path.is_file() or _is_config(path):
+        return None
+    return load(path)
+
+
+def _is_config(path: Path) -> bool:
+    """Whether a JSON file is a Hugging Face config rather than a graph."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return False
+    return isinstance(data, dict) and "symacct" not in data and bool({"architectures", "model_type"} & set(data))
+
+
+def _checked_mode(graph: Graph, target: str, mode: str, device: str) -> Graph:
+    if graph.mode != mode:
+        raise GraphError(f"{target} is a stored graph of mode {graph.mode}, not {mode}; derive its model file with --mode {mode}")
+    if graph.device != device:
+        raise GraphError(f"{target} is a stored graph with {graph.device} behaviour; derive its model file with --device {device}")
+    return graph
