@@ -115,7 +115,9 @@ class Ledger:
 
     def _parts(self, entry: Entry, quantity: str, split: bool) -> list[tuple[str, Expr]]:
         if split:
-            return [(kind, getattr(entry, kind)) for kind in KINDS]
+            parts = {kind: getattr(entry, kind) for kind in KINDS}
+            parts["product"] = parts["product"] - entry.recomputed
+            return list(parts.items())
         if quantity == "flops":
             return [("", self.counted(entry))]
         return [("", getattr(entry, quantity))]
@@ -130,12 +132,13 @@ class Ledger:
         graph = self.graph
         parameters = graph.sources("parameter")
         tables = {ref.value for p in graph.ops if p.node.op.startswith("aten.embedding") for ref in p.node.refs}
+        looked_up = [p for p in parameters if p.node.outputs[0].value in tables]
         active = _active(graph)
         return {
             "params.total": _sum(parameters, lambda t: t.numel),
             "params.trainable": _sum([p for p in parameters if "trainable" in p.node.notes], lambda t: t.numel),
             "params.active": active,
-            "params.embedding": _sum([p for p in parameters if p.node.outputs[0].value in tables], lambda t: t.numel),
+            "params.embedding": _sum(looked_up, lambda t: t.numel) if looked_up else None,
         }
 
     def _flops(self) -> dict[str, Expr | None]:
@@ -172,7 +175,7 @@ class Ledger:
 
     def checked(self, sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
         """The sizes as numbers for symbols. Raises SizeError for missing, unknown, impossible or excluded ones."""
-        needed = set().union(*(value.free_symbols for value in self.formulas.values()), set())
+        needed = set().union(*(value.free_symbols for value in self.formulas.values()), *map(_symbols, self.graph.assumptions))
         unknown = [name for name in sizes if name not in self.graph.symbols and symbol(name) not in needed]
         if unknown:
             raise SizeError(f"{', '.join(unknown)}: not a size of {self.graph.target}; it has {', '.join(self.graph.symbols)}")
@@ -184,7 +187,7 @@ class Ledger:
                 raise SizeError(f"{name} = {value!r}: a size is a positive integer")
         numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
         for a in self.graph.assumptions:
-            if {s for s in a.left.free_symbols} <= set(numbers) and not a.holds(numbers):
+            if not a.holds(numbers):
                 spelled = ", ".join(f"{s} = {numbers[s]}" for s in sorted(_symbols(a), key=str))
                 where = f" (asked at {a.source})" if a.source else ""
                 raise SizeError(f"{spelled} breaks {a.text}{where}; the formulas hold only where it is true")

@@ -7,7 +7,11 @@ from typing import Any
 
 from symacct.account import Ledger
 from symacct.conventions import convention as named
+from symacct.errors import ModelFileError
 from symacct.targets import graph_of
+
+MODES = ("train", "forward", "prefill", "decode")
+DEVICES = ("cuda", "cpu")
 
 
 def derive(
@@ -32,6 +36,10 @@ def derive(
     124439808
     """
     chosen = named(convention, **switches)
+    if mode not in MODES or device not in DEVICES:
+        raise ModelFileError(f"mode = {mode!r}, device = {device!r}: choose from {', '.join(MODES)} and from {', '.join(DEVICES)}")
+    if target is None and (model is None or inputs is None):
+        raise ModelFileError("nothing to derive: name a target, or give model=, inputs= and dims= (dims={} if both are ready)")
     if target is not None:
         return Ledger(graph_of(target, mode, device), chosen, allow_unknown)
     from symacct.tracing.build import Builder
@@ -45,6 +53,6 @@ def derive(
 
 def _function(given: Any) -> Callable[..., Any]:
     """A function of sizes from a function, or from a ready module or ready inputs."""
-    if callable(given) and not hasattr(given, "parameters"):
+    if isinstance(given, type) or (callable(given) and not hasattr(given, "parameters")):
         return given
     return lambda: given

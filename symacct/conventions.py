@@ -73,6 +73,8 @@ def convention(name: str | None = None, **switches: str | None) -> Convention:
         raise SizeError(f"no convention {key!r}; " + (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(NAMED)}")
     changed = {switch: value for switch, value in switches.items() if value is not None}
     for switch, value in changed.items():
+        if switch not in CHOICES:
+            raise SizeError(f"no switch {switch!r}; there are {', '.join(CHOICES)}")
         if value not in CHOICES[switch]:
             raise SizeError(f"{switch} = {value!r}: choose from {', '.join(CHOICES[switch])}")
     made = NAMED[key]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from fractions import Fraction
+from math import ceil, floor, gcd
 
 import sympy as sp
 
@@ -20,6 +21,7 @@ from symacct.symbols import symbol
 Expr = sp.Expr
 _POINTS = 300
 _SMALL, _LARGE = 12, 100_000
+_SCALES = (12, 12, 120, _LARGE)
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,19 @@ class Domain:
         numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
         return all(a.holds(numbers) for a in self.assumptions)
 
+    def generic(self, sizes: Mapping[str, int]) -> bool:
+        """Whether no size and no quotient that the domain speaks of is 1, and no two sizes are equal."""
+        numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+        quotients = [(a.left / a.right).xreplace(numbers) for a in self.assumptions if a.kind == "divides"]
+        return min([*sizes.values(), *quotients]) > 1 and len(set(sizes.values())) == len(sizes)
+
     def points(self, seed: int, low: int = 2, high: int = 12, fixed: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
         """Endless random sizes of the domain, seeded. Raises TraceError when none can be found."""
         rng = random.Random(seed)
         misses = 0
         while True:
-            point = self._repaired({name: rng.randint(low, high) for name in self.names} | dict(fixed or {}), rng, fixed or {})
+            drawn = {name: rng.randint(low, min(high, rng.choice(_SCALES))) for name in self.names}
+            point = self._repaired(drawn | dict(fixed or {}), rng, fixed or {})
             if point is not None:
                 misses = 0
                 yield point
@@ -108,7 +117,10 @@ def _repair(a: Assumption, point: dict[str, int], numbers: Mapping[sp.Symbol, sp
         return point[a.left.name] > 0
     if a.kind != "divides":
         return False
-    left, right = int(a.left.xreplace(numbers)), int(a.right.xreplace(numbers))
+    left, right = a.left.xreplace(numbers), a.right.xreplace(numbers)
+    if not (left.is_Integer and right.is_Integer):
+        return False
+    left, right = int(left), int(right)
     free = sorted((s.name for s in a.left.free_symbols - a.right.free_symbols if s.name not in fixed), key=lambda n: (n != str(a.left), n))
     if not free or right == 0:
         return False
@@ -122,13 +134,11 @@ def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[s
     for left, right, line in merged:
         domain = _with(domain, Assumption("equal", left, domain.rewrite(right), line))
     guards = [(g, line, asked) for g, line, asked in guards if isinstance(g, sp.Basic) and g.free_symbols]
-    for guard, line, _ in guards:
-        for left, right in _divisibilities(guard):
-            left, right = domain.rewrite(left), domain.rewrite(right)
-            if not domain.integral(left / right):
-                domain = _with(domain, Assumption("divides", left, right, line))
     rest = [(kept, line) for guard, line, asked in guards if (kept := _other(guard, asked)) is not None]
-    domain, rest = _halvings(domain, rest)
+    divisible = sorted(((pair, line) for guard, line, _ in guards for pair in _divisibilities(guard)), key=lambda p: (_weight(p[0]), str(p[0])))
+    domain = _dividing(domain, [(pair, line) for pair, line in divisible if all(side.is_Atom for side in pair)])
+    domain = _halvings(domain, rest)
+    domain = _halvings(_dividing(domain, divisible), rest)
     for condition, line in rest:
         kept = domain.rewrite(condition)
         if not _always(domain, kept):
@@ -137,28 +147,48 @@ def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[s
     return _without_implied(domain)
 
 
-def _halvings(domain: Domain, rest: list[tuple[Expr, str]]) -> tuple[Domain, list[tuple[Expr, str]]]:
+def _weight(pair: tuple[Expr, Expr]) -> int:
+    return sum(int(side.count_ops()) for side in pair)
+
+
+def _dividing(domain: Domain, pairs: list[tuple[tuple[Expr, Expr], str]]) -> Domain:
+    """The domain with these divisibilities, but for those that follow from what it has."""
+    for (left, right), line in pairs:
+        left, right = domain.rewrite(left), domain.rewrite(right)
+        if not domain.integral(left / right):
+            domain = _with(domain, Assumption("divides", left, right, line))
+    return domain
+
+
+def _halvings(domain: Domain, rest: list[tuple[Expr, str]]) -> Domain:
     """Read equalities such as `2·floor(H/2) = H` as the divisibilities that they are, the plainest first."""
     while True:
         open_ = sorted(((domain.rewrite(c), line) for c, line in rest if isinstance(c, sp.Eq)), key=lambda p: (len(str(p[0])), str(p[0])))
         found = next((a for c, line in open_ if isinstance(c, sp.Eq) for a in [_divisibility_in(domain, c, line)] if a is not None), None)
         if found is None:
-            return domain, rest
+            return domain
         domain = _with(domain, found)
 
 
 def _divisibility_in(domain: Domain, condition: sp.Eq, line: str) -> Assumption | None:
     for part in sorted(condition.atoms(sp.floor), key=str):
         numerator, denominator = sp.fraction(sp.together(part.args[0]))
-        made = Assumption("divides", numerator, denominator, line)
-        assumed = _with(domain, made)
-        if assumed is domain or sp.expand(assumed.rewrite(condition.lhs - condition.rhs)) != 0:
-            continue
-        points = [p for _, p in zip(range(40), domain.points(seed=3), strict=False)]
-        numbers = [{symbol(n): sp.Integer(v) for n, v in p.items()} for p in points]
-        if all(made.holds(n) == bool(condition.xreplace(n)) for n in numbers):
-            return made
+        for dividend in (numerator, numerator.as_coeff_Add()[1], *sorted(numerator.free_symbols, key=str)):
+            made = Assumption("divides", dividend, denominator, line)
+            if _means(domain, condition, made):
+                return made
     return None
+
+
+def _means(domain: Domain, condition: sp.Eq, made: Assumption) -> bool:
+    """Whether, in the domain, the equality holds exactly where the divisibility does, as far as points tell."""
+    if made.left.is_number or _with(domain, made) is domain:
+        return False
+    points = [p for _, p in zip(range(60), domain.points(seed=3), strict=False)]
+    numbers = [{symbol(n): sp.Integer(v) for n, v in p.items()} for p in points]
+    if not all(made.holds(n) == Assumption("branch", condition, None, "").holds(n) for n in numbers):
+        return False
+    return any(made.holds(n) for n in numbers) and not all(made.holds(n) for n in numbers)
 
 
 def _without_implied(domain: Domain) -> Domain:
@@ -185,11 +215,15 @@ def _divisibilities(guard: Expr) -> Iterator[tuple[Expr, Expr]]:
 
 
 def _other(guard: Expr, asked: bool) -> Expr | None:
-    """An equality, or an inequality that the user's own code asked about."""
+    """An equality of sizes, or an inequality that the user's own code asked about.
+
+    Dropped: equalities of roots (a number such as a scale was computed from a size; sizes are checked by other runs),
+    and `x > 1` for a whole x, which is false only where a size degenerates.
+    """
     if isinstance(guard, sp.Eq):
-        return guard
+        return None if guard.has(sp.Float) or any(not p.exp.is_Integer for p in guard.atoms(sp.Pow)) else guard
     if asked and isinstance(guard, (sp.Lt, sp.Le, sp.Gt, sp.Ge)):
-        return guard
+        return None if isinstance(guard, (sp.Gt, sp.Lt)) and guard.lts == 1 else guard
     return None
 
 
@@ -200,12 +234,12 @@ def _always(domain: Domain, condition: Expr) -> bool:
     args = [symbol(name) for name in domain.names]
     if condition.free_symbols - set(args):
         return False
-    test = sp.lambdify(args, condition, modules=[{"floor": lambda x: x.__floor__(), "ceiling": lambda x: x.__ceil__()}, "math"])
+    test = sp.lambdify(args, condition, modules=[{"floor": floor, "ceiling": ceil, "Mod": lambda a, b: a % b}, "math"])
     try:
         for high in (_SMALL, _LARGE):
             points = domain.points(seed=7, high=high)
-            if not all(bool(test(*(point[n] for n in domain.names))) for _, point in zip(range(_POINTS // 2), points, strict=False)):
+            if not all(test(*(Fraction(point[n]) for n in domain.names)) for _, point in zip(range(_POINTS // 2), points, strict=False)):
                 return False
-    except TraceError:
+    except (TraceError, ZeroDivisionError, TypeError):
         return False
     return True

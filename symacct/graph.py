@@ -194,11 +194,14 @@ class Assumption:
 
     def holds(self, numbers: Mapping[sp.Symbol, sp.Integer]) -> bool:
         """Whether the condition is true at these numbers."""
-        left = self.left.xreplace(numbers)
-        if self.kind == "branch":
-            return bool(left)
-        right = self.right.xreplace(numbers)
-        return left % right == 0 if self.kind == "divides" else left == right
+        try:
+            left = self.left.xreplace(numbers)
+            if self.kind == "branch":
+                return bool(left)
+            right = self.right.xreplace(numbers)
+            return left % right == 0 if self.kind == "divides" else left == right
+        except ZeroDivisionError:
+            return False
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 Sizes in networks are constants, monomials and short sums of monomials (`n² + 1`, `2d + 3h`). Candidates are tried from
 the simplest; one is taken only when it gives every observed value, and there are more observations than it has
-coefficients.
+coefficients, distinct in the symbols that it uses.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
+from math import comb
 
 import sympy as sp
 
 Expr = sp.Expr
 Row = Mapping[sp.Symbol, int]
-_SPARE = 2
 
 
 def lift(rows: Sequence[Row], values: Sequence[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
@@ -28,10 +28,33 @@ def lift(rows: Sequence[Row], values: Sequence[int], symbols: Sequence[sp.Symbol
         key = tuple(row[s] for s in symbols)
         if seen.setdefault(key, value) != value:
             return None
-    points, targets = list(seen), list(seen.values())
+    points = _spread(seen, symbols)
+    targets = [seen[point] for point in points]
     if len(set(targets)) == 1:
-        return sp.Integer(targets[0]) if len(points) > 1 or not symbols else None
-    return _monomial(points, targets, symbols) or _sum(points, targets, symbols)
+        return sp.Integer(targets[0]) if _tells([(0,) * len(symbols)], points) else None
+    found = _monomial(points, targets, symbols)
+    if found is None and not all(s.is_positive for s in symbols):
+        found = _in_indices(points, targets, symbols)
+    return _sum(points, targets, symbols) if found is None else found
+
+
+def _spread(seen: Mapping[tuple[int, ...], int], symbols: Sequence[sp.Symbol]) -> list[tuple[int, ...]]:
+    """The points, those that differ in sizes first: iterations of one run rarely refute a candidate."""
+    met: dict[tuple[int, ...], int] = {}
+    order = []
+    for point in seen:
+        sizes = tuple(n for n, s in zip(point, symbols, strict=True) if s.is_positive)
+        met[sizes] = met.get(sizes, 0) + 1
+        order.append((met[sizes], len(order), point))
+    return [point for _, _, point in sorted(order)]
+
+
+def _tells(terms: Sequence[tuple[int, ...]], points: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the points can tell a sum of these monomials from others: each symbol takes more values than it has powers.
+
+    At two values of h, `7h - h²` is no other than 12.
+    """
+    return all(len({p[k] for p in points}) > len({t[k] for t in terms}) for k in range(len(terms[0])))
 
 
 def _exponents(count: int, degree: int) -> list[tuple[int, ...]]:
@@ -57,27 +80,81 @@ def _expression(powers: tuple[int, ...], symbols: Sequence[sp.Symbol]) -> Expr:
     return sp.Mul(*(s**p for s, p in zip(symbols, powers, strict=True) if p))
 
 
+def _enough(points: list[tuple[int, ...]], used: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the observations can tell a sum of these monomials from all as simple ones in the symbols that it uses.
+
+    One observation for each coefficient, one more, and one for each power of ten of rivals.
+    """
+    places = [k for k in range(len(points[0])) if any(powers[k] for powers in used)]
+    distinct = len({tuple(p[k] for k in places) for p in points})
+    degree = max(sum(map(abs, powers)) for powers in used)
+    rivals = comb(comb(len(places) + degree, degree), len(used))
+    return _tells(used, points) and distinct >= len(used) + 1 + len(str(rivals))
+
+
 def _monomial(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
-    if len(points) < 1 + _SPARE or any(0 in point for point in points):
-        return None
+    divisors = [i for i in range(len(symbols)) if all(point[i] for point in points)]
+    pivot = next(k for k, target in enumerate(targets) if target)  # not all are 0: that is a constant
     for powers in _exponents(len(symbols), 4):
-        for lowered in [None, *(i for i, p in enumerate(powers) if p == 0)]:
+        for lowered in [None, *(i for i in divisors if not powers[i])]:
             trial = powers if lowered is None else tuple(-1 if i == lowered else p for i, p in enumerate(powers))
-            ratio = Fraction(targets[0]) / _value(trial, points[0])
-            if all(t == ratio * _value(trial, p) for t, p in zip(targets[1:], points[1:], strict=True)):
+            unit = _value(trial, points[pivot])
+            if not unit:  # a power of an index that is 0 here
+                continue
+            ratio = Fraction(targets[pivot]) / unit
+            if ratio.denominator <= 64 and all(t == ratio * _value(trial, p) for t, p in zip(targets, points, strict=True)):
+                if not _enough(points, [trial]):
+                    return None
                 return sp.Rational(ratio.numerator, ratio.denominator) * _expression(trial, symbols)
     return None
+
+
+def _in_indices(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+    """Affine in the loop indices within each run, with coefficients that are expressions in the sizes."""
+    loops = [k for k, s in enumerate(symbols) if not s.is_positive]
+    sizes = [k for k, s in enumerate(symbols) if s.is_positive]
+    runs: dict[tuple[int, ...], list[int]] = {}
+    for number, point in enumerate(points):
+        runs.setdefault(tuple(point[k] for k in sizes), []).append(number)
+    rows: list[Row] = []
+    coefficients: list[list[Fraction]] = []
+    for run, numbers in runs.items():
+        columns = [[Fraction(1)] * len(numbers), *([Fraction(points[n][k]) for n in numbers] for k in loops)]
+        solved = _solve(columns, [targets[n] for n in numbers])
+        if solved is not None:
+            rows.append({symbols[k]: value for k, value in zip(sizes, run, strict=True)})
+            coefficients.append(solved)
+    if not rows or any(v.denominator != 1 for solved in coefficients for v in solved):
+        return None
+    slopes = [_lifted(rows, column) for column in zip(*(solved[1:] for solved in coefficients), strict=True)]
+    for base in (None, *(symbols[k] for k in sizes)):  # a backward pass counts its layers from the last: by base - i
+        starts = [solved[0] + (solved[1] * row[base] if base is not None else 0) for row, solved in zip(rows, coefficients, strict=True)]
+        start = _lifted(rows, starts)
+        if start is None or None in slopes:
+            continue
+        steps = [symbols[k] for k in loops]
+        steps[0] = steps[0] if base is None else steps[0] - base
+        whole = sp.expand(start + sp.Add(*(slope * step for slope, step in zip(slopes, steps, strict=True))))
+        if all(whole.xreplace(dict(zip(symbols, map(sp.Integer, p), strict=True))) == t for p, t in zip(points, targets, strict=True)):
+            return whole
+    return None
+
+
+def _lifted(rows: Sequence[Row], values: Sequence[Fraction]) -> Expr | None:
+    return lift(rows, [int(v) for v in values], sorted(rows[0], key=str))
 
 
 def _sum(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
     for terms, degree in ((2, 1), (3, 1), (2, 2), (2, 3), (3, 2)):
         basis = _exponents(len(symbols), degree)
-        if len(basis) > 40 and terms > 2 or len(basis) > 130 or len(points) < terms + _SPARE:
+        if len(basis) > 40 and terms > 2 or len(basis) > 130 or len(points) < terms + 2:
             continue
         columns = [[_value(powers, point) for point in points] for powers in basis]
         for chosen in combinations(range(len(basis)), terms):
             solved = _solve([columns[c] for c in chosen], targets)
-            if solved is not None and all(solved):
+            if solved is not None and all(c and c.denominator <= 2 for c in solved):
+                if not _enough(points, [basis[b] for b in chosen]):
+                    return None
                 return sp.Add(*(sp.Rational(c.numerator, c.denominator) * _expression(basis[b], symbols) for c, b in zip(solved, chosen, strict=True)))
     return _affine(points, targets, symbols)
 
@@ -85,7 +162,7 @@ def _sum(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp
 def _affine(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
     """A full affine form, when there are points enough to tell it."""
     basis = _exponents(len(symbols), 1)
-    if len(points) < len(basis) + _SPARE:
+    if len(points) < len(basis) + 2:
         return None
     solved = _solve([[_value(powers, point) for point in points] for powers in basis], targets)
     if solved is None:
@@ -96,39 +173,18 @@ def _affine(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence
 def _solve(columns: list[list[Fraction]], targets: list[int]) -> list[Fraction] | None:
     """Coefficients with Σ cⱼ·columnⱼ = targets at every point, by exact elimination; None if there are none or many."""
     width = len(columns)
-    rows: list[list[Fraction]] = []
-    for i, target in enumerate(targets):
-        row = [column[i] for column in columns] + [Fraction(target)]
-        for pivot, known in enumerate(rows):
-            if row[pivot]:
+    rows = [[*(column[i] for column in columns), Fraction(target)] for i, target in enumerate(targets)]
+    for pivot in range(width):
+        found = next((r for r in range(pivot, len(rows)) if rows[r][pivot]), None)
+        if found is None:
+            return None
+        rows[pivot], rows[found] = rows[found], rows[pivot]
+        lead = rows[pivot][pivot]
+        rows[pivot] = [a / lead for a in rows[pivot]]
+        for r, row in enumerate(rows):
+            if r != pivot and row[pivot]:
                 factor = row[pivot]
-                row = [a - factor * b for a, b in zip(row, known, strict=True)]
-        if len(rows) == width:
-            if row[-1]:
-                return None
-            continue
-        lead = row[len(rows)]
-        if not lead:
-            if not any(row[:-1]):
-                if row[-1]:
-                    return None
-                continue
-            return _solve_plain(columns, targets)
-        row = [a / lead for a in row]
-        rows.append(row)
-    if len(rows) < width:
+                rows[r] = [a - factor * b for a, b in zip(row, rows[pivot], strict=True)]
+    if any(row[-1] for row in rows[width:]):
         return None
-    answer = [Fraction(0)] * width
-    for i in reversed(range(width)):
-        answer[i] = rows[i][-1] - sum(rows[i][j] * answer[j] for j in range(i + 1, width))
-    return answer
-
-
-def _solve_plain(columns: list[list[Fraction]], targets: list[int]) -> list[Fraction] | None:
-    matrix = sp.Matrix(len(targets), len(columns), lambda i, j: sp.Rational(columns[j][i].numerator, columns[j][i].denominator))
-    unknowns = sp.symbols(f"c:{len(columns)}")
-    found = sp.linsolve((matrix, sp.Matrix(targets)), *unknowns)
-    for solution in found:
-        if not any(c.free_symbols for c in solution):
-            return [Fraction(int(c.p), int(c.q)) for c in solution]
-    return None
+    return [rows[j][-1] for j in range(width)]

@@ -6,7 +6,7 @@ iteration; a size that does not (it depends on a structural or pinned size) is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,19 +16,25 @@ from symacct.domain import Domain
 from symacct.errors import TraceError
 from symacct.folding import Item as Folded
 from symacct.folding import Leaf, Repeat, leaves, locate
-from symacct.graph import SOURCES, Item, Loop, Node, Ref, Tensor
+from symacct.graph import SOURCES, Item, Loop, Node, Ref, Tensor, sum_over
 from symacct.lifting import lift
 from symacct.records import Record, Trace, Use, Value, template
 from symacct.symbols import symbol
 
 Expr = sp.Expr
+_PARTED = ("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")  # ops with as many outputs as there are parts
 Position = tuple[int, ...]
 Group = tuple[Position, int]
 
 
 def leaves_of(trace: Trace) -> list[Leaf]:
-    """The records of a run as folding sees them."""
-    return [Leaf(record.key, record.module or record.name) for record in trace.records]
+    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed."""
+    owned = {out.id for record in trace.records if record.op == "parameter" for out in record.outputs}
+
+    def key(record: Record) -> tuple[str, ...]:
+        return (*record.key, *(name for name, part in record.arguments if isinstance(part, Use) and part.value in owned))
+
+    return [Leaf(key(record), record.module or record.name) for record in trace.records]
 
 
 @dataclass
@@ -56,12 +62,26 @@ class Run:
                     self.values.setdefault(value.id, value)
                     self.owner.setdefault(value.storage, value.id)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every leaf of the folded form was met: at small depths a region may repeat zero times."""
+        return all(position in self.at for position, _ in leaves(self.items))
+
+    def separate(self, positions: Iterable[Position]) -> None:
+        """Take the outputs of these leaves one by one."""
+        for position in positions:
+            for iteration, record in self.at.get(position, ()):
+                self.groups[id(record)] = [[j] for j in range(len(record.outputs))]
+                for number, value in enumerate(record.outputs):
+                    if self.maker[value.id][:2] == (position, iteration):
+                        self.maker[value.id] = (position, iteration, number)
+
     def _grouped(self, record: Record) -> list[list[int]]:
         """Positions of outputs that belong together: a list op's outputs follow its first list of operands."""
         for _, argument in record.arguments:
             if isinstance(argument, tuple) and len(argument) == len(record.outputs) > 1 and all(isinstance(u, Use) for u in argument):
                 return [members for _, members in self.grouped_uses(argument)]
-        if len(record.outputs) > 1 and record.op.startswith(("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")):
+        if len(record.outputs) > 1 and record.op.startswith(_PARTED):
             return [list(range(len(record.outputs)))]
         return [[j] for j in range(len(record.outputs))]
 
@@ -74,8 +94,6 @@ class Run:
         return list(found.items())
 
 
-Observation = tuple[Mapping[sp.Symbol, int], int]
-
 
 class Lowering:
     """One pass from runs to items. `more` gives further concrete runs when something has to be lifted."""
@@ -84,18 +102,31 @@ class Lowering:
         self.symbolic, self.concrete, self.domain = symbolic, concrete, domain
         self.pinned = tuple(symbol(name) for name in pinned)
         self.more: Callable[[], list[Run]] | None = more
-        self.model = symbolic or concrete[0]
+        self.model = symbolic or next((run for run in concrete if run.complete), concrete[0])
         self.items = self.model.items
         self.names = {position: f"n{number}" for number, (position, _) in enumerate(leaves(self.items))}
         self.storages: dict[str, Expr] = {}
         self.tensors: dict[str, Tensor] = {}
         self.lifted: set[str] = set()
+        self.merged: set[str] = set()  # values that stand for several unlike ones, by their total size
+        self._parted = self._parted_alike()
+        for run in {id(run): run for run in (self.model, *concrete)}.values():
+            run.separate(self._parted)
         self._memo: dict[Any, Expr] = {}
         self._values_at: list[dict[Expr, int]] = []
 
     def run(self) -> tuple[Item, ...]:
         """The graph's items."""
         return tuple(self._item(item, (number,), ()) for number, item in enumerate(self.items))
+
+    def _parted_alike(self) -> list[Position]:
+        """Leaves that part a tensor into as many parts in every run."""
+        found = []
+        for position, leaf in leaves(self.items):
+            if leaf.key[1].startswith(_PARTED):
+                seen = {len(record.outputs) for run in (self.model, *self.concrete) for _, record in run.at.get(position, ())}
+                found += [position] if len(seen) == 1 else []
+        return found
 
     def _item(self, item: Folded, position: Position, loops: tuple[str, ...]) -> Item:
         if isinstance(item, Repeat):
@@ -113,26 +144,43 @@ class Lowering:
         outputs = tuple(here.output(number) for number in range(len(self.model.groups[id(record)])))
         self.tensors.update((out.value, out) for out in outputs)
         return Node(
-            self.names[position], record.op, here.arguments(), outputs, record.phase, template(record.module),
-            record.source, template(record.name), record.notes,
+            self.names[position], record.op, here.arguments(), outputs, record.phase, self._path(position, "module"),
+            record.source, self._path(position, "name"), record.notes,
         )
+
+    def _path(self, position: Position, attribute: str) -> str:
+        """A module path or name, with a star for each index in which the repetitions of the leaf differ."""
+        found = {getattr(record, attribute) for run in (self.model, *self.concrete) for _, record in run.at.get(position, ())}
+        if len(found) == 1:
+            return found.pop()
+        paths = [path.split(".") for path in sorted(found)]
+        if len({len(path) for path in paths}) > 1:
+            return template(min(found))
+        return ".".join(parts[0] if len(set(parts)) == 1 else template(parts[0]) for parts in zip(*paths, strict=True))
 
     # Quantities
 
-    def quantity(self, position: Position, loops: tuple[str, ...], read: Callable[[Run, Record], Any], what: str, must: bool = True) -> Expr | None:
+    def quantity(self, position: Position, loops: tuple[str, ...], read: Callable[[Run, Record], Any], what: str, must: bool = True, guess: Expr | None = None) -> Expr | None:
         """The expression that equals `read` in every run and iteration of the leaf at `position`."""
         expr = self._from_symbolic(position, read)
-        if expr is not None and self._agrees(position, read, expr):
-            return expr
+        for likely in (expr, guess):
+            if likely is not None and self._agrees(position, read, likely):
+                return likely
         rows, values, seen = self._observations(position, loops, read)
         free = sorted((set(expr.free_symbols) if expr is not None else {symbol(n) for n in self.domain.names}) | set(self.pinned), key=str)
-        key = (tuple(values), tuple(loops), tuple(free), tuple(tuple(sorted((str(s), v) for s, v in row.items())) for row in rows))
+        variables = [*free, *(symbol(name) for name in loops)]
+        if self.more is None:  # a size that no run could change is no variable
+            variables = [s for s in variables if len({row[s] for row in rows}) > 1]
+        key = (tuple(values), tuple(variables), tuple(tuple(sorted((str(s), v) for s, v in row.items())) for row in rows))
         if key not in self._memo:
-            self._memo[key] = lift(rows, values, [*free, *(symbol(name) for name in loops)])
+            self._memo[key] = lift(rows, values, variables)
         found = self._memo[key]
         if found is None and self.more is not None:
             more, self.more = self.more, None
-            self.concrete += more()
+            added = more()
+            for run in added:
+                run.separate(self._parted)
+            self.concrete += added
             self._values_at = []
             return self.quantity(position, loops, read, what, must)
         if found is None and must:
@@ -143,13 +191,36 @@ class Lowering:
             self.lifted.update(str(s) for s in found.free_symbols & set(self.pinned))
         return found
 
+    def repetitions(self, maker: Position, user: Position) -> Expr:
+        """How often the leaf at `maker` runs for each run of the one at `user`: the loops around the first alone."""
+        return sp.Mul(*(count for _, count in self._loops_between(maker, user)))
+
+    def summed(self, maker: Position, number: int, user: Position) -> Expr | None:
+        """Elements of all that this output of `maker` is for each run of the leaf at `user`."""
+        tensor = self.tensors.get(self.names[maker] + (f".{number}" if number else ""))
+        if tensor is None:
+            return None
+        total = tensor.numel
+        for index, count in reversed(self._loops_between(maker, user)):
+            total = sum_over(total, symbol(index), count)
+        return sp.expand(total)
+
+    def _loops_between(self, maker: Position, user: Position) -> list[tuple[str, Expr]]:
+        """Index and count of the loops around `maker` that are not around `user`, outermost first."""
+        found, items = [], self.items
+        for depth, number in enumerate(maker[:-1]):
+            item = items[number]
+            assert isinstance(item, Repeat)
+            if maker[: depth + 1] != user[: depth + 1]:
+                found.append((f"i{depth + 1}", item.count))
+            items = item.items
+        return found
+
     def _from_symbolic(self, position: Position, read: Callable[[Run, Record], Any]) -> Expr | None:
         if self.symbolic is None:
             return None
-        found = {sp.sympify(read(self.symbolic, record)) for _, record in self.symbolic.at[position]}
-        if len(found) != 1:
-            return sp.Add(*found)
-        return self.domain.rewrite(found.pop())
+        found = {self.domain.rewrite(sp.sympify(read(self.symbolic, record))) for _, record in self.symbolic.at[position]}
+        return found.pop() if len(found) == 1 else sp.Add(*found)
 
     def _agrees(self, position: Position, read: Callable[[Run, Record], Any], expr: Expr) -> bool:
         while len(self._values_at) < len(self.concrete):
@@ -194,9 +265,10 @@ class _Here:
         if len(members) == 1 and not self._varies(number):
             return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage)
         if self._alike(number):
-            times = self._quantity(lambda r, rec: len(r.groups[id(rec)][number]), "the number of outputs")
+            times = self._quantity(lambda r, rec: len(r.groups[id(rec)][number]), "the number of outputs", self._repetitions(number))
             return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage, times)
-        total = self._quantity(lambda r, rec: sum(_numel(rec.outputs[m].shape) for m in r.groups[id(rec)][number]), "a size")
+        low.merged.add(name)
+        total = self._quantity(lambda r, rec: sum(_numel(rec.outputs[m].shape) for m in r.groups[id(rec)][number]), "a size", self._summed(number))
         return Tensor(name, (total,), value.dtype, storage)
 
     def _varies(self, number: int) -> bool:
@@ -211,8 +283,24 @@ class _Here:
     def _shape(self, number: int, rank: int) -> tuple[Expr, ...]:
         return tuple(self._quantity(lambda r, rec, k=k: _first(r, rec, number).shape[k], "a size") for k in range(rank))
 
-    def _quantity(self, read: Callable[[Run, Record], Any], what: str) -> Expr:
-        found = self.lowering.quantity(self.position, self.loops, read, what)
+    def _repetitions(self, number: int) -> Expr | None:
+        """How many operands a group of outputs follows, by the loops around their maker."""
+        group = self._followed(number)
+        return None if group is None else self.lowering.repetitions(group[0], self.position)
+
+    def _summed(self, number: int) -> Expr | None:
+        """Elements of the operands that a group of outputs follows."""
+        group = self._followed(number)
+        return None if group is None else self.lowering.summed(*group, self.position)
+
+    def _followed(self, number: int) -> Group | None:
+        for _, argument in self.record.arguments:
+            if isinstance(argument, tuple) and len(argument) == len(self.record.outputs) and all(isinstance(u, Use) for u in argument):
+                return self.lowering.model.grouped_uses(argument)[number][0]
+        return None
+
+    def _quantity(self, read: Callable[[Run, Record], Any], what: str, guess: Expr | None = None) -> Expr:
+        found = self.lowering.quantity(self.position, self.loops, read, what, guess=guess)
         assert found is not None
         return found
 
@@ -246,9 +334,11 @@ class _Here:
         back = self.iteration[-1] - iteration[-1] if same_loop else 0
         name = self._name(position, number)
         shape = None
-        if (back or not same_loop) and self._indexed(name):
-            rank = len(self.lowering.tensors[name].shape)
+        later = name not in self.lowering.tensors  # made further down, in an iteration before this one
+        if name in self.lowering.merged or ((back or not same_loop) and (later or self._indexed(name))):
+            rank = len(self.lowering.model.values[value].shape)
             shape = tuple(self._quantity(lambda r, rec, k=k: r.values[_at(rec, path).value].shape[k], "an operand") for k in range(rank))
+            shape = shape if not later or any(not s.is_positive for size in shape for s in size.free_symbols) else None
         return Ref(name, back, shape=shape)
 
     def _indexed(self, name: str) -> bool:
@@ -257,19 +347,24 @@ class _Here:
         return tensor is not None and any(s.name.startswith("i") and not s.is_positive for size in tensor.shape for s in size.free_symbols)
 
     def _list(self, path: tuple[Any, ...], uses: tuple[Use, ...]) -> tuple[Ref, ...]:
+        if self._of_fixed_length(path, len(uses)):
+            return tuple(self._ref((*path, k), use.value) for k, use in enumerate(uses))
         found = []
         for (position, number), members in self.lowering.model.grouped_uses(uses):
             key = (position, number)
-            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: _count(r, _at(rec, path), key), "the length of a list")
+            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: _count(r, _at(rec, path), key), "the length of a list", guess=self.lowering.repetitions(position, self.position))
             name = self._name(position, number)
-            if self._indexed(name):
-                total = self._quantity(lambda r, rec, key=key: _total(r, _at(rec, path), key), "a list of operands")
+            if self._indexed(name) or name in self.lowering.merged:
+                total = self._quantity(lambda r, rec, key=key: _total(r, _at(rec, path), key), "a list of operands", self.lowering.summed(*key, self.position))
                 found.append(Ref(name, 0, shape=(total,)))
             elif times == 1:
                 found.append(self._ref((*path, members[0]), uses[members[0]].value))
             else:
                 found.append(Ref(name, 0, times))
         return tuple(found)
+
+    def _of_fixed_length(self, path: tuple[Any, ...], length: int) -> bool:
+        return all(len(_at(rec, path)) == length for run in self.lowering.concrete for _, rec in run.at.get(self.position, ()))
 
 
 def _first(run: Run, record: Record, number: int) -> Any:

@@ -45,8 +45,13 @@ class Record:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What two runs are aligned by: never a shape, never the length of a list."""
-        return (self.phase, self.op, template(self.module), template(self.name))
+        """What two runs are aligned by: never a shape, never the length of a list.
+
+        A backward that leaves out some of its outputs is another op than one that makes them all, and a frozen
+        parameter another thing than a trained one.
+        """
+        mask = next((value for name, value in self.arguments if name == "output_mask"), ())
+        return (self.phase, self.op, template(self.module), template(self.name), *map(str, mask), *({"trainable"} & set(self.notes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class Trace:
     pins: list[Pin] = field(default_factory=list)
     guards: list[tuple[Any, str]] = field(default_factory=list)
     merged: list[tuple[Any, Any, str]] = field(default_factory=list)
+    branches: list[str] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
     calls: dict[int, Any] = field(default_factory=dict)
 

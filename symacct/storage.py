@@ -46,7 +46,7 @@ def loads(text: str, name: str = "graph") -> Graph:
         raise GraphError(f"{name}: a graph of version {data['symacct']}, this symacct reads version {VERSION}; build it again")
     try:
         return _read_graph(data)
-    except (KeyError, TypeError, ValueError, IndexError, FormulaError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, FormulaError) as error:
         raise GraphError(f"{name}: a damaged graph ({type(error).__name__}: {error}); build it again") from error
 
 

@@ -16,7 +16,7 @@ ORDER = """
     records folding graph domain lifting lowering storage
     rules conventions account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
-    derive verify check latex plan explain diff tables report
+    derive certificate verify_shapes verify_points verify_runs verify_blame verify_lifting verify check latex plan explain diff tables report
     api cli __main__
 """.split()
 

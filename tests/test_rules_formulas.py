@@ -1,7 +1,7 @@
 """Elementwise counts against formulas run on a scalar that counts.
 
-Each formula must give torch's own value, so it is the op's formula, and the operations that it makes are what the
-rule says.
+Each formula must give torch's own value, so it is the op's formula, and the operations that it makes are what
+the rule says.
 """
 
 from __future__ import annotations
@@ -14,85 +14,29 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from counting_scalar import (  # noqa: E402
+    Scalar,
+    erf,
+    exp,
+    expm1,
+    floor,
+    larger,
+    largest,
+    log,
+    log1p,
+    rsqrt,
+    sigmoid,
+    sin,
+    smaller,
+    sqrt,
+    tanh,
+    total,
+    trunc,
+)
 from pricing import described, priced  # noqa: E402
 
 from symacct.graph import Tensor  # noqa: E402
 from symacct.rules import price  # noqa: E402
-
-
-class Scalar:
-    """A float that counts operations by kind while it computes."""
-
-    counts: dict = {}
-
-    def __init__(self, value):
-        self.value = float(value)
-
-    @classmethod
-    def fresh(cls):
-        cls.counts = dict.fromkeys(("elementwise", "reduction", "transcendental"), 0)
-
-    def __bool__(self):
-        return bool(self.value)
-
-    def __neg__(self):
-        return operation("elementwise", lambda a: -a, self)
-
-    def __abs__(self):
-        return operation("elementwise", abs, self)
-
-
-def operation(kind, function, *operands):
-    Scalar.counts[kind] += 1
-    return Scalar(function(*(o.value if isinstance(o, Scalar) else o for o in operands)))
-
-
-def binary(function):
-    return lambda a, b: operation("elementwise", function, a, b)
-
-
-def call(function):
-    return lambda a: operation("transcendental", function, a)
-
-
-for _name, _function in {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "truediv": lambda a, b: a / b,
-}.items():
-    setattr(Scalar, f"__{_name}__", binary(_function))
-    setattr(Scalar, f"__r{_name}__", lambda a, b, f=binary(_function): f(b, a))
-for _name, _function in {
-    "lt": lambda a, b: a < b,
-    "gt": lambda a, b: a > b,
-    "le": lambda a, b: a <= b,
-}.items():
-    setattr(Scalar, f"__{_name}__", binary(_function))
-
-exp, log, log1p, expm1, erf, tanh, sin, sqrt = map(
-    call, (math.exp, math.log, math.log1p, math.expm1, math.erf, math.tanh, math.sin, math.sqrt)
-)
-sigmoid = call(lambda a: 1 / (1 + math.exp(-a)))
-rsqrt = call(lambda a: 1 / math.sqrt(a))
-larger, smaller = binary(max), binary(min)
-floor, trunc = (
-    (lambda a: operation("elementwise", math.floor, a)),
-    (lambda a: operation("elementwise", math.trunc, a)),
-)
-
-
-def total(scalars):
-    return accumulate(sum, scalars)
-
-
-def largest(scalars):
-    return accumulate(max, scalars)
-
-
-def accumulate(function, scalars):
-    Scalar.counts["reduction"] += len(scalars)
-    return Scalar(function(s.value for s in scalars))
 
 
 def gelu_tanh_gradient(g, x):

@@ -1,7 +1,7 @@
-"""The rules against torch: names against its schemas, products against its counter, optimizers against each other.
+"""The rules against torch: names against its schemas, products against its counter, fused against unfused.
 
-Where torch's counter has no formula, or a wrong one, loops over scalars count the multiply-adds and must also give
-torch's values.
+Where torch's counter has no formula, or a wrong one, loops over scalars count the multiply-adds and must also
+give torch's values.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def test_causal_pairs_equal_those_of_the_mask_that_torch_applies(n, c):
 
 def convolve(x, w, groups, stride, padding, dilation):
     """Grouped 1-d convolution by scalars. Returns the output and the number of multiply-adds."""
-    (n, c, length), (o, each, taps) = x.shape, w.shape
+    (n, _, length), (o, each, taps) = x.shape, w.shape
     padded = F.pad(x, (padding, padding))
     positions = (length + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
     out, count = torch.zeros(n, o, positions, dtype=x.dtype), 0

@@ -123,7 +123,7 @@ def trilinear(i1: Tensor, i2: Tensor, out: Tensor) -> Cost:
 def solve_triangular(self: Tensor, unitriangular: Any, out: Tensor) -> Cost:
     """(n,n) against n unknowns: (n-1)/2 multiply-adds an unknown, a division unless the diagonal is 1."""
     n = self.shape[-1]
-    return Cost(elementwise=numel(out) * (n - 1 + (not unitriangular)))
+    return Cost(elementwise=numel(out) * (n - 1 + int(not unitriangular)))
 
 
 def taps(weight: Tensor) -> Expr:
@@ -150,7 +150,7 @@ def convolution_backward(
     grad_output: Tensor, input: Tensor, weight: Tensor, transposed: Any, output_mask: Sequence[Any]
 ) -> Cost:
     """The forward's multiply-adds for the input's gradient, and for the weight's; a sum for the bias's."""
-    to_input, to_weight, to_bias = (bool(wanted) for wanted in output_mask)
+    to_input, to_weight, to_bias = (int(bool(wanted)) for wanted in output_mask)
     operands = (grad_output, weight if to_input else None, input if to_weight else None)
     return Cost(
         product=(to_input + to_weight) * sweep(input if transposed else grad_output, weight),

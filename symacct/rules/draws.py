@@ -56,7 +56,7 @@ def bernoulli_in_place(p: Any, out: Tensor) -> Cost:
 @rule("aten.native_dropout")
 def dropout(input: Tensor, p: Any, train: Any) -> Cost:
     """x (draw < keep) / keep: a comparison and two multiplications per element; a copy when not training."""
-    dropping = bool(train) and p != 0
+    dropping = int(bool(train) and p != 0)
     return Cost(elementwise=3 * dropping * numel(input))
 
 

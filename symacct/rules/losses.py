@@ -12,7 +12,7 @@ def loss(self: Tensor, reduction: Any, elementwise: int, transcendental: int = 0
     """So many operations for each element, and one addition for each unless all are kept."""
     n = numel(self)
     kept = reduction is not None and is_number(reduction, 0)
-    return Cost(elementwise=elementwise * n, reduction=(not kept) * n, transcendental=transcendental * n)
+    return Cost(elementwise=elementwise * n, reduction=int(not kept) * n, transcendental=transcendental * n)
 
 
 @rule("aten.mse_loss")

@@ -38,7 +38,7 @@ def normalised_backward(grad: Tensor, weight: Any, mask: Sequence[Any], centred:
     Input: g w, its two sums, (g w - sum/n - x̂ sum/n) rstd. Scale: sum of g x̂. Shift: sum of g.
     """
     n = numel(grad)
-    to_input, to_weight, to_bias = (bool(wanted) for wanted in (*mask, False)[:3])
+    to_input, to_weight, to_bias = (int(bool(wanted)) for wanted in (*mask, False)[:3])
     rebuilt = (1 + centred) * (to_input or to_weight)
     of_input = to_input * (4 + centred + given(weight))
     return Cost(
@@ -59,10 +59,10 @@ def rms_norm_backward(grad_out: Tensor, weight: Tensor | None, output_mask: Any)
     return normalised_backward(grad_out, weight, output_mask, centred=False)
 
 
-def batch_normalised(input: Tensor, affine: int, training: bool, running: Sequence[Tensor]) -> Cost:
+def batch_normalised(input: Tensor, affine: int, training: int, running: Sequence[Tensor]) -> Cost:
     """(x - mean) rstd w + b by channel, the statistics from the batch in training, else the running ones."""
     n, channels = numel(input), input.shape[1]
-    updates = 6 * channels * bool(training and running)
+    updates = 6 * int(bool(training and running)) * channels
     return Cost(
         elementwise=(2 + training + affine) * n + channels + updates,
         reduction=2 * training * n,
@@ -70,7 +70,7 @@ def batch_normalised(input: Tensor, affine: int, training: bool, running: Sequen
     )
 
 
-def with_running(cost: Cost, out: Any, running: Sequence[Tensor], training: bool) -> Cost:
+def with_running(cost: Cost, out: Any, running: Sequence[Tensor], training: int) -> Cost:
     """The same cost; training also writes the running statistics."""
     return Cost(
         elementwise=cost.elementwise,
@@ -92,8 +92,8 @@ def batch_norm(
 ) -> Cost:
     """(x - mean) rstd w + b: in training per element two sums and up to five operations, else up to four."""
     running = tuple(t for t in (running_mean, running_var) if t is not None)
-    cost = batch_normalised(input, given(weight, bias), bool(training), running)
-    return with_running(cost, out, running, bool(training))
+    cost = batch_normalised(input, given(weight, bias), int(bool(training)), running)
+    return with_running(cost, out, running, int(bool(training)))
 
 
 @rule("aten._batch_norm_with_update")
@@ -107,13 +107,13 @@ def batch_norm_with_update(
 ) -> Cost:
     """(x - mean) rstd w + b and new running statistics: per element two sums and up to five operations."""
     running = (running_mean, running_var)
-    return with_running(batch_normalised(input, given(weight, bias), True, running), out, running, True)
+    return with_running(batch_normalised(input, given(weight, bias), 1, running), out, running, 1)
 
 
 @rule("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update")
 def batch_norm_in_use(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Cost:
     """(x - mean) rstd w + b with running statistics: up to four operations per element, a root a channel."""
-    return batch_normalised(input, given(weight, bias), False, ())
+    return batch_normalised(input, given(weight, bias), 0, ())
 
 
 @rule("aten.native_batch_norm_backward")
@@ -122,7 +122,7 @@ def batch_norm_backward(grad_out: Tensor, weight: Tensor | None, train: Any, out
     if train:
         return normalised_backward(grad_out, weight, output_mask, centred=True)
     n = numel(grad_out)
-    to_input, to_weight, to_bias = (bool(wanted) for wanted in output_mask)
+    to_input, to_weight, to_bias = (int(bool(wanted)) for wanted in output_mask)
     return Cost(
         elementwise=(to_input * (1 + given(weight)) + 3 * to_weight) * n,
         reduction=(to_weight + to_bias) * n,

@@ -116,6 +116,6 @@ def grid_sample_backward(
 ) -> Cost:
     """Per channel and neighbour: two operations for the input, three a coordinate for the grid."""
     neighbours, dimensions = corners(grid, interpolation_mode), int(grid.shape[-1])
-    to_input, to_grid = (bool(wanted) for wanted in output_mask)
+    to_input, to_grid = (int(bool(wanted)) for wanted in output_mask)
     each = 2 * to_input + 3 * dimensions * to_grid
     return Cost(elementwise=each * neighbours * numel(grad_output) + placing(grid, neighbours))

@@ -17,13 +17,13 @@ from symacct.rules.table import ZERO, Cost, Expr, moved, numel, rule, tensors
 
 def fresh(self: Tensor, brought: Any, count: Expr, adds: bool) -> Cost:
     """A copy of the operand with `count` elements written or added."""
-    return Cost(elementwise=adds * count, read=self.bytes + moved(brought))
+    return Cost(elementwise=int(adds) * count, read=self.bytes + moved(brought))
 
 
 def in_place(self: Tensor, brought: Any, count: Expr, adds: bool) -> Cost:
     """`count` elements of the operand written, or read, added to and written."""
     place = count * self.width
-    return Cost(elementwise=adds * count, read=moved(brought) + adds * place, written=place)
+    return Cost(elementwise=int(adds) * count, read=moved(brought) + int(adds) * place, written=place)
 
 
 def broadcast(shapes: Sequence[Sequence[Expr]]) -> Expr:

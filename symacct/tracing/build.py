@@ -10,11 +10,12 @@ import sympy as sp
 
 from symacct.domain import Domain, domain_of
 from symacct.errors import ModelFileError, SymacctError, TraceError
-from symacct.folding import Item, Leaf, fold
+from symacct.folding import Item, Leaf, fold, leaves, unfold
 from symacct.graph import Assumption, Graph, SymbolInfo
 from symacct.lowering import Lowering, Run, leaves_of
 from symacct.records import Pin, Trace
 from symacct.symbols import meaning_of
+from symacct.tracing.fx import fx_graph
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
 
@@ -33,16 +34,24 @@ class Builder:
     device: str
     remarks: list[str] = field(default_factory=list)
     _runs: dict[tuple[tuple[str, int], ...], Trace] = field(default_factory=dict)
-    fx: Any = None
+    _bases: dict[str, int] = field(default_factory=dict)
+    _recorded: Trace | None = None
+    sampled_in: Domain | None = None  # no symbolic run then: every size is lifted from runs at points of this domain
+
+    @property
+    def fx(self) -> Any:
+        """The run behind the last graph as a torch.fx.Graph: symbolic if the code took symbols, else at the example sizes."""
+        trace = self._recorded or self.concrete(self.source.dims)
+        return fx_graph(trace, self._recorded is not None)
 
     def graph(self, target: str) -> Graph:
         """The folded graph of the step. Raises TraceError or ModelFileError when no exact one can be had."""
         symbolic, pins = self._symbolic()
         domain = self._domain(symbolic, pins)
         structural = self._structural(pins, symbolic)
+        self._recorded = symbolic
         self._announce(pins, structural)
         items = self._fold(structural)
-        self.symbolic_trace = symbolic
         located = self._locate_symbolic(symbolic, items, structural)
         runs = [Run(t, items) for t in self._grid(structural)]
         runs += self._sampled(domain, items, structural, _CHECKS, _SEED)
@@ -70,23 +79,43 @@ class Builder:
         """A run with as many symbols as the code takes; sizes that it refuses or consumes come back as pins."""
         if not self.source.dims:
             return None, []
+        if self.sampled_in is not None:
+            return None, [Pin(name, value, "") for name, value in self.source.dims.items()]
+        known = {name: self.source.dims[name] for name in self.source.structural if name in self.source.dims}
+        pins = [Pin(name, value, "") for name, value in known.items()]
         try:
-            trace = trace_symbolic(self.source, self.mode, self.device)
-            return self._without_coincidence(trace), trace.pins
+            trace = self._without_coincidence(trace_symbolic(self.source, self.mode, self.device, known), known)
         except SymacctError as error:
             first = error
+        else:
+            frozen = self._frozen(trace, known)
+            if not frozen:
+                return trace, pins + trace.pins
+            fixed = {name: self.source.dims[name] for name in frozen}
+            return self._pinned(known | fixed, pins + [Pin(name, fixed[name], line) for name, line in frozen.items()])
         self.concrete(self.source.dims)
-        refused = [name for name in self.source.dims if self._refuses(name)]
+        refused = [name for name in self.source.dims if name not in known and self._refuses(name)]
         if not refused:
             raise first
         fixed = {name: self.source.dims[name] for name in refused}
-        pins = [Pin(name, value, str(first)) for name, value in fixed.items()]
+        return self._pinned(known | fixed, pins + [Pin(name, value, str(first)) for name, value in fixed.items()])
+
+    def _pinned(self, fixed: dict[str, int], pins: list[Pin]) -> tuple[Trace | None, list[Pin]]:
+        """A run with these sizes as numbers; none when the code takes no symbols at all."""
         try:
             trace = trace_symbolic(self.source, self.mode, self.device, fixed)
-        except SymacctError:
-            everything = [Pin(name, value, str(first)) for name, value in self.source.dims.items()]
-            return None, everything
-        return trace, pins + trace.pins
+        except SymacctError as error:
+            return None, [Pin(name, value, str(error)) for name, value in self.source.dims.items()]
+        return trace, pins + [pin for pin in trace.pins if pin.expression not in fixed]
+
+    def _frozen(self, trace: Trace, known: Mapping[str, int]) -> dict[str, str]:
+        """Sizes that the code tied to others by a number it computed, such as d = 40·h from int(d / h): name to line."""
+        found = {}
+        for name, expr, line in trace.merged:
+            if expr.is_number or expr.as_coeff_Mul()[0] == 1:
+                continue
+            found[name.name] = line
+        return found
 
     def _refuses(self, name: str) -> bool:
         others = {other: value for other, value in self.source.dims.items() if other != name}
@@ -96,13 +125,13 @@ class Builder:
             return True
         return False
 
-    def _without_coincidence(self, trace: Trace) -> Trace:
+    def _without_coincidence(self, trace: Trace, known: Mapping[str, int]) -> Trace:
         """The trace, or one at other example sizes if these happen to meet an equality that the model does not need."""
         domain = domain_of(trace.guards, trace.merged, list(self.source.dims))
         loose = Domain(domain.names, tuple(a for a in domain.assumptions if a.kind != "equal"))
         if len(loose.assumptions) == len(domain.assumptions):
             return trace
-        pinned = {pin.expression: pin.value for pin in trace.pins}
+        pinned = {pin.expression: pin.value for pin in trace.pins} | dict(known)
         example = self.source.dims
         points = loose.points(_SEED, low=2, high=9, fixed=pinned)
         for _ in range(3):
@@ -111,18 +140,21 @@ class Builder:
             if not loose.holds(hints):
                 hints = point
             try:
-                other = trace_symbolic(replace(self.source, dims=hints), self.mode, self.device)
+                other = trace_symbolic(replace(self.source, dims=hints), self.mode, self.device, {name: hints[name] for name in known})
             except SymacctError:
+                continue
+            if [r.key for r in other.records] != [r.key for r in trace.records]:
                 continue
             found = domain_of(other.guards, other.merged, list(example))
             if sum(a.kind == "equal" for a in found.assumptions) < sum(a.kind == "equal" for a in domain.assumptions):
+                self.source = replace(self.source, dims=hints)  # concrete runs must take the way of this one
                 return other
         return trace
 
     def _domain(self, trace: Trace | None, pins: list[Pin]) -> Domain:
         names = list(self.source.dims)
         if trace is None:
-            return Domain(tuple(names))
+            return self.sampled_in or Domain(tuple(names))
         return domain_of(trace.guards, trace.merged, names)
 
     # Structural sizes
@@ -145,7 +177,11 @@ class Builder:
         return tuple(name for name, _ in sorted(found, key=lambda pair: (pair[1], list(self.source.dims).index(pair[0]))))
 
     def _base(self, structural: tuple[str, ...]) -> dict[str, int]:
-        return {name: max(3 * self.source.periods.get(name, 1), 3) for name in structural}
+        """The least values of the structural sizes at which every region repeats."""
+        for name in structural:
+            least = self.source.dims[name] if name in self.source.structural else 1
+            self._bases.setdefault(name, max(3 * self.source.periods.get(name, 1), 3, least))
+        return {name: self._bases[name] for name in structural}
 
     def _fold(self, structural: tuple[str, ...]) -> tuple[Item, ...]:
         example = self.source.dims
@@ -161,10 +197,15 @@ class Builder:
         for _ in range(3):
             for order in _orders(structural):
                 try:
-                    return fold(runs, base, {name: steps[name] for name in order})
+                    items = fold(runs, base, {name: steps[name] for name in order})
                 except TraceError as error:
                     problem = problem or error
-            base = {name: value + 2 * steps[name] for name, value in base.items()}
+                    continue
+                met = {position for position, _, _ in unfold(items, base)}
+                if all(place in met for place, _ in leaves(items)):
+                    return items
+                problem = problem or TraceError(f"a region does not repeat at {base}")
+            base = self._bases = {name: value + 2 * steps[name] for name, value in base.items()}
         assert problem is not None
         raise problem
 
@@ -181,12 +222,14 @@ class Builder:
         if trace is None:
             return None
         try:
-            return Run(trace, items)
+            shallow = Run(trace, items)
         except TraceError:
-            pass
+            shallow = None
+        if shallow is not None and shallow.complete:
+            return shallow
         base = self._base(structural)
         try:
-            deeper = trace_symbolic(replace(self.source, dims={**self.source.dims, **base}), self.mode, self.device)
+            deeper = trace_symbolic(self.source, self.mode, self.device, base)
             return Run(deeper, items)
         except SymacctError as error:
             self.remarks.append(f"the symbolic run takes another way than a concrete one ({error}); every size was lifted from concrete runs")
@@ -213,8 +256,16 @@ class Builder:
             if not domain.holds(point) or len(set(point.values())) < (len(point) + 1) // 2:
                 continue
             try:
-                found.append(Run(self.concrete(point), items))
-            except SymacctError as error:
+                trace = self.concrete(point)
+            except SymacctError as error:  # a size that the model's own code refuses
+                reasons.append(str(error))
+                continue
+            try:
+                found.append(Run(trace, items))
+            except TraceError as error:
+                if domain.generic(point):
+                    at = ", ".join(f"{name} = {value}" for name, value in point.items())
+                    raise TraceError(f"{self.source.name}: other ops run at {at} than at the example sizes: {error}") from error
                 reasons.append(str(error))
                 continue
             if len(found) == count:
@@ -228,6 +279,8 @@ class Builder:
     # What is said about it
 
     def _announce(self, pins: list[Pin], structural: tuple[str, ...]) -> None:
+        for line in dict.fromkeys(self._recorded.branches if self._recorded else ()):
+            self.remarks.append(f"a branch on data was taken as true ({line})")
         for pin in pins:
             what = "repeats ops; folded from runs at several values" if pin.expression in structural else "was pinned; lifted from runs at several values"
             where = f" ({pin.source})" if pin.source else ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 # Classes whose `labels` hold a token for each position, by the end of their name.
+_COUNTED = ("L", "L_d", "V", "E", "k")  # sizes of lists and tables in the config, whose own checks concern nothing else
 _TOKEN_LABELS = (
     "LMHeadModel",
     "ForCausalLM",
@@ -87,8 +88,9 @@ class Blueprint:
         """The module, in float32. A `torch.SymInt` reaches the constructors as it is."""
         import torch
 
-        # config classes validate sizes and compute with them, so they see numbers first
-        numbers = {s: n if isinstance(n := sizes[s], int) else self.examples[s] for s in self.examples}
+        # config classes validate sizes and compute with them, so they see the example's first: any size, symbol or
+        # number, then takes the same way into the model
+        numbers = {s: sizes[s] if s in _COUNTED and isinstance(sizes[s], int) else n for s, n in self.examples.items()}
         overrides = self.settings(numbers)
         depth = next((overrides[b.attribute] for b in self.bound if b.symbol == "L"), 0)
         given = self.family.given

@@ -66,6 +66,7 @@ def model_source(
         loss=judge,
         optimizer=optimizer,
         meanings=dict(meanings or {}),
+        modules=tuple({name for f in (model, inputs) if (name := getattr(f, "__module__", None))}),
     )
 
 
@@ -107,8 +108,8 @@ def _parameters(name: str, what: str, function: Any, known: Any, skip: int = 0) 
             found.append(key)
         elif parameter.default is parameter.empty:
             near = get_close_matches(key, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ModelFileError(f"{name}: {what}({key}) is not in dims{hint} dims names {', '.join(sorted(known)) or 'nothing'}")
+            hint = f"; did you mean {near[0]!r}" if near else ""
+            raise ModelFileError(f"{name}: {what}({key}) is not in dims{hint}; dims names {', '.join(sorted(known)) or 'nothing'}")
     return tuple(found)
 
 

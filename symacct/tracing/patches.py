@@ -28,15 +28,16 @@ _MISSING = object()
 
 
 @contextlib.contextmanager
-def patched(device: str, recompute: Callable[[Any], Any]) -> Iterator[None]:
-    """Hold the lock and every patch for the length of one trace."""
+def patched(device: str, recompute: Callable[[Any], Any], modules: tuple[str, ...] = (), branch: Any = None) -> Iterator[None]:
+    """Hold the lock and every patch for the length of one trace. In `modules`, the user's own, `int` keeps symbols."""
     with LOCK, contextlib.ExitStack() as stack:
         _silence(stack)
+        stack.enter_context(private.symbolic_metadata())
         fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(private.set_onednn, private.set_onednn(False))
-        for owner, name, new in _everywhere(_functions(device)) + _members(device) + private.checkpoint_hooks(recompute):
+        for owner, name, new in _everywhere(_functions(device)) + _members(device) + private.checkpoint_hooks(recompute) + _whole_numbers(modules) + [(torch.Tensor, "__bool__", _truth(branch))]:
             _patch(stack, owner, name, new)
         yield
 
@@ -81,6 +82,10 @@ def _functions(device: str) -> dict[int, tuple[Any, Any]]:
             pairs.append((function, _no_initialiser(function)))
     pairs.append((F.scaled_dot_product_attention, _attention(F.scaled_dot_product_attention, device)))
     pairs.append((torch_optimizer._get_value, _optimizer_value))
+    pairs.append((torch.histc, _histogram(torch.histc)))
+    if "transformers.utils.import_utils" in sys.modules:
+        asks = sys.modules["transformers.utils.import_utils"].is_fake_tensor
+        pairs.append((asks, _is_no_fake))
     if device == "cuda":
         pairs.append((torch_optimizer._default_to_fused_or_foreach, _foreach(torch_optimizer._default_to_fused_or_foreach)))
         pairs.append((torch.dropout, _dropout(torch.dropout)))
@@ -111,6 +116,37 @@ _INTEGRAL = numbers.Integral
 
 class _Integral(metaclass=_IntegralMeta):
     """`numbers.Integral` that knows symbolic sizes (`nn.LayerNorm` asks)."""
+
+
+class _WholeMeta(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, int)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, int)
+
+    def __eq__(cls, other: Any) -> bool:
+        return other is int or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(int)
+
+
+class _Whole(int, metaclass=_WholeMeta):
+    """`int` in the model's own code: of a symbolic number, `int(d / h)`, it is the symbolic integer."""
+
+    def __new__(cls, value: Any = 0, *args: Any, **kwargs: Any) -> Any:
+        return torch.sym_int(value) if isinstance(value, _SYMBOLIC) else int(value, *args, **kwargs)
+
+
+def _whole_numbers(names: tuple[str, ...]) -> list[tuple[Any, str, Any]]:
+    """`int` for the modules that hold the model's code, where they do not define a name `int` themselves."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        own = name in names or name.startswith("transformers.models.") and ".modeling_" in name
+        if own and "int" not in vars(module):
+            found.append((module, "int", _Whole))
+    return found
 
 
 def _sqrt(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,6 +184,22 @@ def _optimizer_value(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
+def _is_no_fake(_: Any) -> bool:
+    """What transformers is told when it asks for a fake tensor, so as to build the graph that a real run builds."""
+    return False
+
+
+def _histogram(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Counts per bin. ATen's takes no symbolic number of bins."""
+
+    def histc(input: Any, bins: Any = 100, min: Any = 0, max: Any = 0, **kwargs: Any) -> Any:
+        if isinstance(input, FakeTensor):
+            return input.new_zeros(bins)
+        return original(input, bins, min, max, **kwargs)
+
+    return histc
+
+
 def _foreach(original: Callable[..., Any]) -> Callable[..., Any]:
     """On CUDA the optimizers of torch default to their foreach form."""
 
@@ -183,6 +235,9 @@ def _attention(original: Callable[..., Any], device: str) -> Callable[..., Any]:
     ) -> Any:
         if device != "cuda" or not isinstance(query, FakeTensor) or query.dim() != 4:
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if enable_gqa and query.shape[1] % key.shape[1] != 0:
+            raise RuntimeError(f"{query.shape[1]} query heads do not share {key.shape[1]} key heads evenly")
+        scale = private.example_of(scale)
         same_width = private.example_of(query.shape[-1]) == private.example_of(value.shape[-1])
         if attn_mask is None and same_width:
             return torch.ops.aten._scaled_dot_product_flash_attention(
@@ -204,19 +259,44 @@ def _as_bias(mask: Any, query: Any, key: Any) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
+_plain_bool = torch._C.TensorBase.__bool__
+
+
+def _truth(branch: Callable[[str], None] | None) -> Callable[[torch.Tensor], bool]:
+    """The truth of a tensor whose data is unknown: a fixed branch, announced. Libraries ask whether a mask is all ones."""
+
+    def truth(self: torch.Tensor) -> bool:
+        if not isinstance(self, FakeTensor) or private.constant_of(self) is not None:
+            return _plain_bool(self)
+        if branch is not None:
+            branch(private.user_line(2))
+        return True
+
+    return truth
+
+
 _plain_getitem = torch._C.TensorBase.__getitem__
 
 
 def _getitem(self: torch.Tensor, key: Any) -> Any:
-    """Drop full slices before indexing: a symbolic run would dispatch them, a concrete one does not."""
+    """Index by plain parts one axis at a time: a symbolic run would dispatch full slices, which a concrete one does not."""
     parts = key if isinstance(key, tuple) else (key,)
-    if isinstance(self, FakeTensor) and len(parts) > 1 and any(map(_is_full, parts)) and all(map(_is_plain, parts)):
+    if (isinstance(self, FakeTensor) or self.is_meta) and len(parts) > 1 and all(map(_is_plain, parts)):
         return _index_axes(self, parts)
     return _plain_getitem(self, key)
 
 
-def _is_full(part: Any) -> bool:
-    return isinstance(part, slice) and part.start is None and part.stop is None and part.step is None
+def _is_number(given: Any, number: int) -> bool:
+    return given is None or isinstance(given, int) and given == number
+
+
+def _covers(part: slice, length: Any) -> bool:
+    """Whether a slice takes an axis whole, as far as can be told without asking about symbols."""
+    if not _is_number(part.start, 0) or not _is_number(part.step, 1):
+        return False
+    if isinstance(part.stop, int) and isinstance(length, int):
+        return part.stop >= length
+    return part.stop is None or private.expression_of(part.stop) == private.expression_of(length)
 
 
 def _is_plain(part: Any) -> bool:
@@ -233,7 +313,7 @@ def _index_axes(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
         elif part is None:
             result, axis = result.unsqueeze(axis), axis + 1
         elif isinstance(part, slice):
-            result = result if _is_full(part) else _slice(result, axis, part)
+            result = result if _covers(part, result.shape[axis]) else _slice(result, axis, part)
             axis += 1
         else:
             result = result.select(axis, part)

@@ -6,14 +6,19 @@ Autograd: sequence numbers, the node that runs, the graph task. Checkpoint: the 
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dis
+import linecache
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import sympy as sp
 import torch
 from torch._dynamo.source import ConstantSource
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -58,16 +63,21 @@ def _short(path: str) -> str:
     return "/".join(path.rsplit("/", 2)[-2:])
 
 
+_COMPARING = re.compile(r"\b(min|max|bool|abs|all|any|sorted|clamp)\(")
 _ASKING = ("/torch/__init__.py", "/experimental/sym_node.py", "/experimental/symbolic_shapes.py", "/experimental/recording.py",
            "/tracing/private.py", "/functools.py", "/torch/_utils.py", "<string>")
 
 
 def _asked_by_user() -> bool:
-    """Whether the comparison that torch evaluates now stands in the user's code, not in a kernel's bookkeeping."""
-    frame = sys._getframe(2)
+    """Whether the comparison that torch evaluates now stands in the user's code, not in a kernel's bookkeeping.
+
+    A kernel asks a size's node; Python code asks the size, whose methods are in torch's `__init__`.
+    """
+    frame, by_python = sys._getframe(2), False
     while frame is not None and frame.f_code.co_filename.endswith(_ASKING):
+        by_python = by_python or frame.f_code.co_filename.endswith("/torch/__init__.py")
         frame = frame.f_back
-    return frame is not None and not frame.f_code.co_filename.startswith(_QUIET)
+    return by_python and frame is not None and not frame.f_code.co_filename.startswith(_QUIET)
 
 
 class _WatchedShapeEnv(ShapeEnv):
@@ -125,11 +135,6 @@ class SymbolicSizes:
         mode.cache_enabled = False
         return mode
 
-    @property
-    def has_unknown_counts(self) -> bool:
-        """Whether some size depends on data, so that the run had to name it."""
-        return self.env.unbacked_symint_counter > 0
-
     def ours(self, expr: Any) -> Any:
         """Torch's expression in our symbols and sympy's own functions; integers stay integers."""
         if isinstance(expr, int):
@@ -174,9 +179,9 @@ def expression_of(size: Any) -> Any:
     return size.node._expr if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) else size
 
 
-def example_of(size: Any) -> int:
-    """The example value of a size, without a guard."""
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+def example_of(size: Any) -> Any:
+    """The example value of a size or of a number computed from sizes, without a guard."""
+    return size.node.hint if isinstance(size, torch.SymInt | torch.SymFloat) else size
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -298,3 +303,49 @@ def fake_inputs(inputs: Any, fake: FakeTensorMode | None) -> Any:
         return fake.from_tensor(tensor)
 
     return tree_map_only(torch.Tensor, convert, inputs)
+
+
+def constant_of(tensor: FakeTensor) -> torch.Tensor | None:
+    """The data of a fake tensor that was made from numbers, if it is still known."""
+    return tensor.constant
+
+
+@contextlib.contextmanager
+def symbolic_metadata() -> Iterator[None]:
+    """Let the ops that give a fake tensor's sizes, strides and offset keep symbols: torch turns them into numbers."""
+    handlers = fake_tensor._DISPATCH_META_HANDLERS
+    aten = torch.ops.aten
+    kept = {op: handlers[op] for op in (aten.size.default, aten.stride.default, aten.storage_offset.default)}
+    handlers[aten.size.default] = lambda args: tuple(args[0].size())
+    handlers[aten.stride.default] = lambda args: tuple(args[0].stride())
+    handlers[aten.storage_offset.default] = lambda args: args[0].storage_offset()
+    try:
+        yield
+    finally:
+        handlers.update(kept)
+
+
+def padded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The result of constant_pad_nd on symbolic sizes, which its own shape function turns into numbers; else None."""
+    tensor, pad = args[0], args[1]
+    if not any(isinstance(size, torch.SymInt) for size in (*tensor.shape, *pad)):
+        return None
+    shape = list(tensor.shape)
+    for k in range(len(pad) // 2):
+        shape[-1 - k] = shape[-1 - k] + pad[2 * k] + pad[2 * k + 1]
+    return tensor.new_empty(shape)
+
+
+def attention_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, ...] | None:
+    """Gradients of memory-efficient attention, shaped as its operands; torch's shape function pads that of the bias."""
+    query, key, value, bias, mask = *args[1:5], args[10]
+    return tuple(
+        operand.new_empty(operand.shape) if wanted and operand is not None else None
+        for operand, wanted in zip((query, key, value, bias), mask, strict=True)
+    )
+
+
+RESULTS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
+    "aten.constant_pad_nd": padded,
+    "aten._scaled_dot_product_efficient_attention_backward": attention_gradients,
+}

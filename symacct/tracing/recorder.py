@@ -125,12 +125,14 @@ class Recorder(TorchDispatchMode):
         arguments = tuple((name, self._argument(value)) for name, value in zip(names, args, strict=False))
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
-        result = func(*args, **kwargs)
+        result = private.RESULTS[op](args, kwargs) if op in private.RESULTS else None
+        if result is None:
+            result = func(*args, **kwargs)
         if self.device == "cuda" and op in _STATISTICS:
             result = _STATISTICS[op](args, result)
         outputs = tuple(self._outputs(result))
         self.trace.records.append(Record(op, arguments, outputs, phase, module, source))
-        self.trace.calls[len(self.trace.records) - 1] = func
+        self.trace.calls[len(self.trace.records) - 1] = (func, _positions(result))
         if phase == "optimizer":
             for out in outputs:
                 self._owner.setdefault(out.storage, module)
@@ -225,7 +227,7 @@ class Recorder(TorchDispatchMode):
         number = self._alive.get(key)
         if number is None:
             number = self._alive[key] = len(self.trace.storages)
-            self.trace.storages[number] = expression_of(storage.nbytes())
+            self.trace.storages[number] = _bytes(tensor)
             self._watchers[number] = weakref.ref(storage, lambda _, key=key, number=number: self._died(key, number))
         return number
 
@@ -234,6 +236,21 @@ class Recorder(TorchDispatchMode):
             del self._alive[key]
         self._watchers.pop(number, None)
         self.trace.deaths.append((len(self.trace.records), number))
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    """Bytes of a new storage: those of the tensor that it was made for. Padding that a kernel adds is left out."""
+    total = tensor.element_size()
+    for size in tensor.shape:
+        total = total * expression_of(size)
+    return total
+
+
+def _positions(result: Any) -> tuple[int, ...] | None:
+    """Which parts of a result are tensors; None when the result is one tensor itself."""
+    if isinstance(result, (list, tuple)):
+        return tuple(k for k, part in enumerate(result) if isinstance(part, torch.Tensor))
+    return None if isinstance(result, torch.Tensor) else ()
 
 
 def _norm_statistics(first: int) -> Any:

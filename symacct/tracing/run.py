@@ -33,20 +33,20 @@ def trace_concrete(source: ModelSource, mode: str, device: str, sizes: dict[str,
 
     A ready model (no named sizes) whose ops depend on its data runs on a copy with the data it came with.
     """
-    known = SymbolicSizes(dict(sizes), sizes)
     trace = Trace(dict(sizes))
-    if sizes:
-        _run(source, mode, device, trace, known.fake_mode())
-        if known.has_unknown_counts:
-            _settle(trace, known)
-        return trace
     try:
         _run(source, mode, device, trace, FakeTensorMode(allow_non_fake_inputs=True))
+        return trace
     except ModelFileError as error:
         if not private.is_data_dependent(error.__cause__):
             raise
-        trace = Trace({})
+    trace = Trace(dict(sizes))
+    if not sizes:
         _run(source, mode, device, trace, None)
+        return trace
+    known = SymbolicSizes(dict(sizes), sizes)
+    _run(source, mode, device, trace, known.fake_mode())
+    _settle(trace, known)
     return trace
 
 
@@ -109,12 +109,12 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
     def recompute(function: Any) -> Any:
         return holder[0].wrap_recomputed(function) if holder else function
 
-    with patched(device, recompute), fake or contextlib.nullcontext():
+    with patched(device, recompute, source.modules, trace.branches.append), fake or contextlib.nullcontext(), torch.inference_mode(False), torch.enable_grad():
         with _guarding_user_code(source, "model(...)"):
             model = source.model(trace.sizes)
         with _guarding_user_code(source, "inputs(...)"):
             inputs = source.inputs(trace.sizes)
-        model = private.own_copy(_unwrapped(model), fake)
+        model = private.own_copy(unwrapped(model), fake)
         inputs = private.fake_inputs(inputs, fake)
         model.train(mode == TRAINING)
         recorder = Recorder(trace, model, device)
@@ -127,7 +127,7 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
             _inference(source, model, inputs, recorder)
 
 
-def _unwrapped(model: Any) -> torch.nn.Module:
+def unwrapped(model: Any) -> torch.nn.Module:
     """The user's own module inside torch.compile's and DDP's wrappers."""
     while True:
         inner = getattr(model, "_orig_mod", None)

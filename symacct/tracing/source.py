@@ -25,3 +25,4 @@ class ModelSource:
     values: dict[str, int] = field(default_factory=dict)  # a ready --at: a config's own numbers
     structural: tuple[str, ...] = ()  # symbols that Python consumes, such as a depth
     periods: dict[str, int] = field(default_factory=dict)  # {"L": 2} where layers alternate
+    modules: tuple[str, ...] = ()  # names of the modules that hold the model's own code

@@ -1,0 +1,39 @@
+"""`symacct derive`: the formulas of a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from symacct.cli.options import answer_of, debug, formats, priced, sized, traced
+
+
+@click.command()
+@click.argument("target")
+@traced
+@sized
+@priced
+@click.option(
+    "--by", multiple=True, metavar="module|op|phase|kind", help="Group the FLOPs of the whole step."
+)
+@formats("text", "json", "markdown", "latex")
+@debug
+def derive(target: str, form: str, by: tuple[str, ...], **options: Any) -> int:
+    """Derive the closed-form cost of TARGET: a model file, a stored graph, or a config.json."""
+    from symacct.errors import Unsupported
+    from symacct.report.breakdown import keys_of
+    from symacct.report.derived import as_json, as_markdown, as_text
+
+    if form == "latex":
+        raise Unsupported("derive writes text, json and markdown, no LaTeX")
+    keys = keys_of(by)
+    answer = answer_of(target, options)
+    if form == "text":
+        from symacct.report.grids import Page
+
+        with Page() as page:
+            as_text(answer, page, keys)
+    else:
+        click.echo(as_json(answer, keys) if form == "json" else as_markdown(answer, keys))
+    return 0

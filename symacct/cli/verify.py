@@ -1,0 +1,37 @@
+"""`symacct verify`: compare a target's formulas with executions."""
+
+from __future__ import annotations
+
+import click
+
+from symacct.cli.options import debug, formats, say, traced
+
+
+@click.command()
+@click.argument("target")
+@traced
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="At how many random sizes to run the model.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Which random sizes.")
+@formats("text", "json")
+@debug
+def verify(target: str, mode: str, device: str, points: int, seed: int, form: str) -> int:
+    """Run TARGET at random sizes and compare what is seen with the formulas. Exit 1 if they differ."""
+    from symacct.report.proved import as_json, as_text
+    from symacct.verify import verify as run
+
+    say(f"running {target} at {points} random points …")
+    certificate = run(target, mode, device, points=points, seed=seed)
+    if form == "json":
+        click.echo(as_json(certificate))
+    else:
+        from symacct.report.grids import Page
+
+        with Page() as page:
+            as_text(certificate, page)
+    return 0 if certificate.verified else 1

@@ -1,0 +1,1 @@
+"""What is shown: readable formulas, tables as text, markdown and JSON. Nothing here derives or prices."""

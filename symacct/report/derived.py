@@ -1,0 +1,105 @@
+"""The answer of `derive` as text, markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from symacct.expressions import to_text
+from symacct.report.answer import Answer
+from symacct.report.breakdown import by_keys, by_module, parts_by
+from symacct.report.grids import Grid, Page, markdown
+from symacct.report.summary import conditions, headline, sizes, totals
+from symacct.symbols import latex_name
+
+_INDENT = 13
+
+
+def as_text(answer: Answer, page: Page, by: Sequence[str] = ()) -> None:
+    """Sizes, conditions, totals and the table of parts on a page."""
+    page.line(headline(answer), "bold")
+    if answer.ledger.graph.symbols:
+        page.hanging("sizes", sizes(answer), _INDENT, " · ")
+    if conditions(answer):
+        page.hanging("holds when", conditions(answer), _INDENT, ",  ")
+    for note in notes(answer):
+        page.hanging("note", [note], _INDENT)
+    page.line()
+    page.grid(totals(answer), heading=False)
+    page.line()
+    page.grid(table(answer, by))
+
+
+def as_markdown(answer: Answer, by: Sequence[str] = ()) -> str:
+    """The same as markdown."""
+    lines = [f"**{headline(answer)}**", ""]
+    if answer.ledger.graph.symbols:
+        lines += ["Sizes: " + "; ".join(sizes(answer)) + ".", ""]
+    if conditions(answer):
+        lines += ["Holds when " + ", ".join(conditions(answer)) + ".", ""]
+    lines += [f"Note: {note}." for note in notes(answer)]
+    return "\n".join([*lines, markdown(totals(answer)), "", markdown(table(answer, by))])
+
+
+def as_json(answer: Answer, by: Sequence[str] = ()) -> str:
+    """One object with the contract's keys; `by` only when it was asked for."""
+    graph = answer.ledger.graph
+    found: dict[str, Any] = {
+        "target": graph.target,
+        "mode": graph.mode,
+        "symbols": {
+            name: {"meaning": info.meaning, "latex": latex_name(name), "traced_at": info.traced_at}
+            for name, info in graph.symbols.items()
+        },
+        "assumptions": [a.text for a in graph.assumptions]
+        + [_contract(text) for text in answer.relations.texts],
+        "convention": answer.ledger.convention.as_json(),
+        "coverage": {
+            "nodes": len(graph.ops),
+            "unknown": [
+                {"op": op.op, "count": op.count, "module": op.module, "source": op.source}
+                for op in answer.ledger.unknown
+            ],
+        },
+        "formulas": {key: to_text(value) for key, value in answer.formulas.items()},
+    }
+    if answer.asked:
+        found["values"] = answer.values
+    if by:
+        found["by"] = [
+            {**dict(zip(by, part.key, strict=True)), "flops": to_text(part.total)}
+            | _valued(answer, part.total)
+            for part in parts_by(answer, by)
+        ]
+    return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+def table(answer: Answer, by: Sequence[str]) -> Grid:
+    """The parts by the asked keys, else the forward pass by module."""
+    return by_keys(answer, by) if by else by_module(answer)
+
+
+def notes(answer: Answer) -> list[str]:
+    """What a reader must know before believing a number."""
+    found = []
+    unknown = answer.ledger.unknown
+    if unknown:
+        found.append(
+            f"{', '.join(op.op for op in unknown)} without a rule: "
+            "their FLOPs stand as W_… in the totals, their bytes are left out"
+        )
+    if answer.sizes and not answer.asked and answer.missing:
+        found.append(f"values need numbers for {', '.join(answer.missing)}; give them with --at")
+    return found
+
+
+def _contract(text: str) -> str:
+    """A given relation as the JSON contract writes conditions."""
+    divisor, divides, multiple = text.partition(" | ")
+    return f"Mod({multiple}, {divisor}) = 0" if divides else text
+
+
+def _valued(answer: Answer, expr: Any) -> dict[str, int]:
+    number = answer.number(expr) if answer.asked else None
+    return {} if number is None else {"value": number}

@@ -1,0 +1,204 @@
+"""The head of an answer and its totals: sizes, conditions, convention, and a formula a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import sympy as sp
+
+from symacct.report.answer import Answer
+from symacct.report.grids import Column, Grid
+from symacct.report.numbers import flops, grouped, size
+from symacct.report.readable import text
+from symacct.report.tokens import Tokens, tokens_of
+
+Expr = sp.Expr
+_MODES = {
+    "train": "training step",
+    "forward": "forward pass",
+    "prefill": "prefill",
+    "decode": "decoding one token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """One line of the totals: what, the name by which later lines speak of it, its formula, its value."""
+
+    label: str
+    formula: str
+    value: str = ""
+    name: str = ""
+
+
+def headline(answer: Answer) -> str:
+    """Target, mode and convention in one line."""
+    graph, convention = answer.ledger.graph, answer.ledger.convention
+    named = f" ({convention.name})" if convention.name != "symacct" else ""
+    return f"{graph.target} · {_MODES.get(graph.mode, graph.mode)} · {convention.line}{named}"
+
+
+def sizes(answer: Answer) -> list[str]:
+    """Each size with its number, if it has one, and its meaning."""
+    found = []
+    for name, info in answer.ledger.graph.symbols.items():
+        if name in answer.sizes:
+            found.append(
+                f"{name} = {grouped(answer.sizes[name])}" + (f" ({info.meaning})" if info.meaning else "")
+            )
+        else:
+            found.append(f"{name} {info.meaning}".rstrip())
+    return found
+
+
+def conditions(answer: Answer) -> list[str]:
+    """The conditions under which the formulas hold, given relations last."""
+    own = [_raised(a.short) for a in answer.ledger.graph.assumptions]
+    return own + [f"{_raised(text)} (given)" for text in answer.relations.texts]
+
+
+def _raised(condition: str) -> str:
+    return condition.replace("**2", "²").replace("**3", "³").replace("*", "·")
+
+
+def totals(answer: Answer) -> Grid:
+    """The totals as a table: label, formula, value."""
+    columns = (Column("quantity"), Column(""), Column("formula", "formula"), Column("value", "right"))
+    return Grid(columns, tuple((t.label, t.name, t.formula, t.value) for t in _totals(answer)))
+
+
+def _totals(answer: Answer) -> Iterator[Total]:
+    yield from _parameters(answer)
+    yield Total("", "")
+    yield from _flops(answer)
+    yield Total("", "")
+    yield from _bytes(answer)
+
+
+def _parameters(answer: Answer) -> Iterator[Total]:
+    found = answer.formulas
+    total = found["params.total"]
+    name = "N" if "N" not in answer.ledger.graph.symbols else ""
+    yield _total(answer, "parameters", name, total, grouped)
+    for key, label in (
+        ("params.trainable", "trainable"),
+        ("params.active", "active"),
+        ("params.embedding", "embedding"),
+    ):
+        if key in found and found[key] not in (total, 0):
+            yield _total(answer, label, "", found[key], grouped)
+    chosen = answer.ledger.convention.params
+    if chosen == "non-embedding":
+        yield _total(answer, "N in 6·N·D", "", sp.expand(total - found["params.embedding"]), grouped)
+    elif chosen != "all" and f"params.{chosen}" in found:
+        yield _total(answer, "N in 6·N·D", "", found[f"params.{chosen}"], grouped)
+
+
+def _flops(answer: Answer) -> Iterator[Total]:
+    found, unit = answer.formulas, answer.ledger.convention.unit
+
+    def scaled(number: int) -> str:
+        return flops(number, unit)
+
+    forward = found["flops.forward"]
+    yield _total(answer, "forward", "", forward, scaled)
+    if "flops.step" not in found:
+        return
+    yield _multiple(answer, "backward", found["flops.backward"], "forward", forward, scaled)
+    step = found["flops.step"]
+    tokens = tokens_of(answer, step)
+    if tokens is None:
+        yield _multiple(answer, "step", step, "forward", forward, scaled)
+    else:
+        yield from _by_tokens(answer, tokens, step, scaled)
+    if found["flops.hardware"] != step:
+        yield _beyond(answer, "hardware", found["flops.hardware"], "step", step, scaled)
+    if found["flops.optimizer"] != 0:
+        yield _total(answer, "optimizer", "", found["flops.optimizer"], scaled)
+
+
+def _by_tokens(answer: Answer, tokens: Tokens, step: Expr, scaled: Callable[[int], str]) -> Iterator[Total]:
+    """The step as 6·N′·D and what is left, with N′ and D written out, and where 6·N′·D alone is near."""
+    rest = f" + {text(answer.terms(tokens.rest))}" if tokens.rest != 0 else ""
+    yield Total("step", f"= {tokens.number}·N′·D{rest}", _valued(answer, step, scaled))
+    yield Total("", f"  N′ = {text(answer.terms(tokens.active))},  D = {text(answer.terms(tokens.tokens))}")
+    if tokens.bound:
+        yield Total("", f"  {tokens.bound}")
+
+
+def _bytes(answer: Answer) -> Iterator[Total]:
+    found = answer.formulas
+    labels = {
+        "bytes.params": "weights",
+        "bytes.grads": "gradients",
+        "bytes.optimizer": "optimizer state",
+        "bytes.saved": "kept for backward",
+        "bytes.peak": "peak memory",
+        "bytes.kv_cache": "KV cache",
+        "bytes.read": "bytes read",
+        "bytes.written": "bytes written",
+    }
+    taken = "N" in answer.ledger.graph.symbols
+    name, whole = ("weights", found["bytes.params"]) if taken else ("N", found["params.total"])
+    for key, label in labels.items():
+        if key not in found:
+            continue
+        if key in ("bytes.params", "bytes.grads", "bytes.optimizer") and label != name:
+            yield _beyond(answer, label, found[key], name, whole, size)
+        else:
+            yield _total(answer, label, "", found[key], size)
+
+
+def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[int], str]) -> Total:
+    return Total(label, f"= {text(answer.terms(expr))}", _valued(answer, expr, scaled), name)
+
+
+def _multiple(
+    answer: Answer, label: str, expr: Expr, name: str, other: Expr, scaled: Callable[[int], str]
+) -> Total:
+    """A formula as a whole multiple of another, if it is one."""
+    times = ratio(expr, other)
+    if times is None or expr == 0:
+        return _total(answer, label, "", expr, scaled)
+    return Total(label, f"= {times} × {name}" if times != 1 else f"= {name}", _valued(answer, expr, scaled))
+
+
+def _beyond(
+    answer: Answer, label: str, expr: Expr, name: str, other: Expr, scaled: Callable[[int], str]
+) -> Total:
+    """A formula as a multiple of another and a little more, if no more than two terms are left."""
+    parts = sp.Add.make_args(other)
+    common = [p for p in parts if p.free_symbols]
+    if not common:
+        return _total(answer, label, "", expr, scaled)
+    first = max(common, key=lambda p: (answer.weight(p), str(p)))
+    coeff, body = first.as_coeff_Mul()
+    mine = next(
+        (p.as_coeff_Mul()[0] for p in sp.Add.make_args(expr) if p.as_coeff_Mul()[1] == body), sp.Integer(0)
+    )
+    times = mine / coeff
+    rest = sp.expand(expr - times * other)
+    if not times.is_Integer or times < 1 or len(sp.Add.make_args(rest)) > 2:
+        return _total(answer, label, "", expr, scaled)
+    more = text(answer.terms(rest))
+    joint = "" if rest == 0 else f" {more[0]} {more[1:]}" if more.startswith("-") else f" + {more}"
+    formula = f"= {f'{times}·' if times != 1 else ''}{name}{joint}"
+    return Total(label, formula, _valued(answer, expr, scaled))
+
+
+def ratio(expr: Expr, other: Expr) -> sp.Rational | None:
+    """The number by which `other` is multiplied in `expr`, if it is a whole number."""
+    if other == 0:
+        return None
+    coeff, body = sp.Add.make_args(other)[0].as_coeff_Mul()
+    mine = next(
+        (p.as_coeff_Mul()[0] for p in sp.Add.make_args(expr) if p.as_coeff_Mul()[1] == body), sp.Integer(0)
+    )
+    times = mine / coeff
+    return times if times.is_Integer and times and sp.expand(expr - times * other) == 0 else None
+
+
+def _valued(answer: Answer, expr: Expr, scaled: Callable[[int], str]) -> str:
+    number = answer.number(expr) if answer.sizes else None
+    return scaled(number) if number is not None else ""

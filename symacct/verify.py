@@ -1,0 +1,263 @@
+"""Formulas put to the test: at random points of their domain against real executions, and against a second derivation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sympy as sp
+
+import symacct
+from symacct import verify_blame as blame
+from symacct import verify_runs as runs
+from symacct.account import Ledger
+from symacct.certificate import Certificate, Check
+from symacct.errors import ModelFileError, SymacctError, Unsupported
+from symacct.formula_text import to_text
+from symacct.graph import Graph
+from symacct.oracles import Run
+from symacct.records import Trace
+from symacct.symbols import symbol
+from symacct.targets import graph_of, source_of
+from symacct.tracing.build import Builder
+from symacct.tracing.run import trace_concrete
+from symacct.tracing.source import ModelSource
+from symacct.verify_lifting import lifted
+from symacct.verify_points import Point, degenerate_points, generic_points, scaled_points
+from symacct.verify_shapes import Step, against_trace, align, comparable, is_swapped, seen, unfold
+
+__all__ = ["Certificate", "Check", "verify"]
+
+_PARAMETERS = "the module's parameters, each once"
+_COUNTER = "torch.utils.flop_counter in a real run"
+_TENSORS = "real tensors after a real step"
+_REFUSALS = 15
+_FUSED_BACKWARD = "aten._scaled_dot_product_"
+
+
+def verify(
+    target: str | ModelSource, mode: str = "train", device: str = "cuda", points: int = 5, seed: int = 0,
+    graph: Graph | None = None, lifting: bool = True,
+) -> Certificate:
+    """The certificate of a target's formulas, from at least `points` random points.
+
+    `lifting` also derives the formulas a second time, from runs at plain numbers.
+    `graph` is the graph to test when it is at hand; else it is derived, or read when the target is a stored one.
+    Raises Unsupported when no model is at hand to run, and what deriving raises.
+    """
+    if mode not in ("train", "forward"):
+        raise Unsupported(f"verify runs mode train and forward; {mode} has no real execution to compare with yet")
+    if isinstance(target, ModelSource):
+        source, name = target, target.name
+    else:
+        source, name = None, target
+    if graph is None:
+        graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device)
+    source = source or _source(name, graph)
+    return _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting).certificate()
+
+
+def _source(target: str, graph: Graph) -> ModelSource:
+    """The model behind a target. A stored graph's is the file that its source lines name."""
+    if target.endswith(".py") or Path(target).is_dir() or Path(target).name == "config.json":
+        return source_of(target)
+    lines = [place.node.source.rpartition(":")[0] for place in graph.placed() if place.node.source.startswith("examples/")]
+    for file in dict.fromkeys(sorted(lines, key=lambda line: -lines.count(line))):
+        for folder in (Path(symacct.__file__).parent.parent, Path.cwd()):
+            if (folder / file).is_file():
+                return source_of(str(folder / file))
+    try:
+        return source_of(target)
+    except SymacctError as error:
+        named = f" ({lines[0]})" if lines else ""
+        raise Unsupported(
+            f"{target} is a stored graph and its model file{named} is not here: verify needs the model to run it; "
+            "run it in a checkout of symacct, or name the model file"
+        ) from error
+
+
+@dataclass
+class _Verification:
+    source: ModelSource
+    ledger: Ledger
+    target: str
+    wanted: int
+    seed: int
+    lifting: bool
+    notes: dict[str, None] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    points: list[Mapping[str, int]] = field(default_factory=list)
+
+    def certificate(self) -> Certificate:
+        graph, names = self.ledger.graph, tuple(self.source.dims)
+        if set(names) - set(graph.symbols):
+            raise ModelFileError(f"{self.source.name} has other sizes than {self.target}: {', '.join(names)}; build the graph again")
+        self._skipped_symbols(names)
+        wanted = self.wanted if names else 1
+        self._visit(generic_points(graph, names, self.seed), wanted)
+        if len(self.points) < wanted:
+            self._visit(scaled_points(graph, names, self.seed), wanted - len(self.points))
+        for candidates in degenerate_points(graph, names, self.seed):
+            self._visit(candidates, 1, tries=4)
+        if not self.points:
+            raise Unsupported(f"{self.target}: the model ran at none of the sizes tried; {next(iter(self.notes), '')}")
+        if names and self.lifting:
+            self.checks += lifted(self.ledger, self.source, self.notes)
+        return Certificate(
+            self.target, graph.mode, graph.device, tuple(self.points), tuple(self.checks), tuple(self.notes)
+        )
+
+    def _visit(self, candidates: Iterator[Point], count: int, tries: int = _REFUSALS) -> None:
+        """Check at `count` of the candidates, passing over those that the model itself refuses."""
+        refused = 0
+        for point in candidates:
+            if count == 0 or refused == tries:
+                return
+            if point.sizes in self.points:
+                refused += 1
+                continue
+            try:
+                real = runs.build(self.source, point.sizes)
+                run = runs.run(self.source, real, self.ledger.graph.mode)
+            except Exception as error:  # the model's own code says no to these sizes
+                refused += 1
+                if refused == 1:
+                    reason = " ".join(str(error).split())[:160]
+                    self.notes[f"passed over {_sizes(point.sizes)}, which the model refuses: {type(error).__name__}: {reason}"] = None
+                continue
+            count -= 1
+            self.points.append(dict(point.sizes))
+            self.notes.update(dict.fromkeys(run.notes))
+            self._at(_Here(self, point, real, run))
+
+    def _at(self, here: _Here) -> None:
+        self.checks += here.totals()
+        if here.point.generic:
+            self.checks += here.shapes()
+        else:
+            self.notes["where a size is 1 or two coincide, torch leaves out ops: there totals are compared, not each node nor the storages of gradients"] = None
+
+    def _skipped_symbols(self, names: tuple[str, ...]) -> None:
+        for key, formula in self.ledger.formulas.items():
+            stray = sorted({s.name for s in formula.free_symbols} - set(names))
+            if stray and key.startswith(("params.", "flops.")):
+                self.notes[f"{key} is not compared: {', '.join(stray)} is no size of the model file"] = None
+
+
+@dataclass
+class _Here:
+    """One point: the real run there, the graph unfolded there, and a run on fake tensors when one is needed."""
+
+    of: _Verification
+    point: Point
+    real: runs.Real
+    run: Run
+    _steps: list[Step] | None = None
+    _trace: Trace | None = None
+
+    def totals(self) -> Iterator[Check]:
+        run, train = self.run, self.of.ledger.graph.mode == "train"
+        yield from self._check("params.total", _PARAMETERS, run.params_total)
+        yield from self._check("params.trainable", _PARAMETERS, run.params_trainable)
+        yield from self._check("params.embedding", "the parameters that lookups read in a real run", run.params_embedding)
+        yield from self._check("bytes.params", _TENSORS, run.params_bytes)
+        yield from self._check("flops.forward", _COUNTER, run.flops_forward)
+        if train:
+            yield from self._check("flops.backward", _COUNTER, run.flops_backward)
+            if self._same_kernels():
+                yield from self._check("flops.hardware", _COUNTER, run.flops_forward + run.flops_hardware_backward)
+            if self.point.generic:  # where a batch of 1 is summed away, a gradient is a view of a larger storage
+                yield from self._check("bytes.grads", _TENSORS, run.grads_bytes)
+            yield from self._check("bytes.optimizer", _TENSORS, run.optimizer_bytes)
+
+    def _check(self, key: str, oracle: str, observed: int) -> Iterator[Check]:
+        formula = self.of.ledger.formulas.get(key)
+        if formula is None or {s.name for s in formula.free_symbols} - set(self.point.sizes):
+            return
+        value = formula.xreplace(self._numbers)
+        expected = int(value) if value.is_Integer else to_text(value)
+        equal = expected == observed
+        where = "" if equal else self._blame(key)
+        yield Check(key, oracle, self.point.sizes, to_text(formula), observed, expected, equal, where)
+
+    @property
+    def _numbers(self) -> dict[sp.Symbol, sp.Integer]:
+        return {symbol(name): sp.Integer(value) for name, value in self.point.sizes.items()}
+
+    def _same_kernels(self) -> bool:
+        """Whether the real run's attention repeats in backward what the graph's kernels repeat."""
+        foretold = sum(_is_fused_backward(s.node.op) for s in self.steps)
+        met = sum(_is_fused_backward(op) for op, _, _ in self.run.op_sequence)
+        if foretold != met:
+            self.of.notes[
+                "flops.hardware is not compared where a CPU runs attention as separate products: "
+                "it repeats no scores in backward, as the fused kernels of the graph do"
+            ] = None
+        return foretold == met
+
+    @property
+    def steps(self) -> list[Step]:
+        """The graph, unfolded here."""
+        if self._steps is None:
+            self._steps = unfold(self.of.ledger.graph, self.point.sizes)
+        return self._steps
+
+    @property
+    def trace(self) -> Trace:
+        """A run on fake tensors with the graph's device behaviour."""
+        if self._trace is None:
+            graph = self.of.ledger.graph
+            self._trace = trace_concrete(self.of.source, graph.mode, graph.device, dict(self.point.sizes))
+        return self._trace
+
+    def shapes(self) -> Iterator[Check]:
+        """The output shapes of every node, twice: on fake tensors of the same device, and in the real run."""
+        graph = self.of.ledger.graph
+        try:
+            right, where = against_trace(self.steps, self.trace)
+        except SymacctError as error:
+            right, where = 0, str(error)
+        oracle = f"a run on fake tensors, {graph.device} behaviour"
+        yield self._shape_check(oracle, right, len(self.steps), where)
+        steps = comparable(self.steps)
+        calls = seen([runs.Call(*op) for op in self.run.op_sequence])
+        paired = align(steps, calls)
+        self._note_swaps({steps[i].node.op for w in paired.swaps for i in w.steps}, {calls[j].op for w in paired.swaps for j in w.calls})
+        self.of.notes["the optimizer's ops are compared on fake tensors only: a real first step also makes the state"] = None
+        expected = len(steps) - sum(len(swap.steps) for swap in paired.swaps)
+        yield self._shape_check("a real execution on the CPU", len(paired.pairs), expected, paired.broken)
+
+    def _note_swaps(self, derived: set[str], met: set[str]) -> None:
+        """Say which ops of the graph the CPU ran otherwise."""
+        if derived | met:
+            chief = sorted(op for op in derived if is_swapped(op)) or ["views and copies"]
+            self.of.notes[
+                f"a CPU runs {', '.join(chief)} otherwise ({', '.join(sorted(met - derived)) or 'fewer ops'}): "
+                "those shapes are compared on fake tensors only"
+            ] = None
+
+    def _shape_check(self, oracle: str, right: int, expected: int, where: str) -> Check:
+        return Check(
+            "shapes", oracle, self.point.sizes, "op, phase and output shapes of every node", right, expected, not where, where
+        )
+
+    def _blame(self, key: str) -> str:
+        """The ops, or the tensors, behind a total that is wrong here."""
+        of, mode = self.of, self.of.ledger.graph.mode
+        try:
+            if key.startswith("flops."):
+                phases = ("forward", "loss") if key == "flops.forward" else ("backward", "recompute")
+                return blame.products(of.ledger, comparable(self.steps), seen(runs.calls(self.real, mode)), self.point.sizes, phases)
+            kind = {"bytes.grads": "gradient", "bytes.optimizer": "state"}.get(key, "parameter")
+            return blame.tensors(of.ledger.graph, kind, self.trace, self.point.sizes, key.startswith("bytes."))
+        except SymacctError as error:
+            return f"no place found: {error}"
+
+
+def _is_fused_backward(op: str) -> bool:
+    return op.startswith(_FUSED_BACKWARD) and op.endswith("_backward")
+
+
+def _sizes(point: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in point.items())

@@ -1,0 +1,231 @@
+"""Certificates: formulas of real models pass, and each kind of mistake makes them fail at its op and line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sympy as sp
+import torch
+
+from symacct.account import Ledger
+from symacct.certificate import Certificate, Check
+from symacct.errors import Unsupported
+from symacct.graph import Loop
+from symacct.rules import table
+from symacct.symbols import symbol
+from symacct.targets import source_of
+from symacct.tracing.build import Builder
+from symacct.tracing.model_file import model_source
+from symacct.verify import verify
+from symacct.verify_points import countable, degenerate_points, generic_points
+from symacct.verify_shapes import Call, align, comparable, unfold
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def derived(name, device="cuda", mode="train"):
+    source = source_of(str(EXAMPLES / f"{name}.py"))
+    return source, Builder(source, mode, device).graph(f"examples/{name}.py")
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    return derived("mlp")
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return derived("gpt")
+
+
+def failures(certificate):
+    return [(c.quantity, dict(c.point), c.observed, c.expected, c.where) for c in certificate.failures]
+
+
+def changed(items, op, change):
+    """The items with every node of this op changed."""
+    return tuple(
+        replace(item, items=changed(item.items, op, change)) if isinstance(item, Loop) else change(item) if item.op == op else item
+        for item in items
+    )
+
+
+# What holds is certified
+
+
+def test_mlp_passes_every_check_and_lifting_agrees(mlp):
+    source, graph = mlp
+    certificate = verify(source, graph=graph, points=5)
+    assert certificate.verified, failures(certificate)
+    assert len(certificate.points) >= 5 + 1  # one more with B = 1
+    assert len({tuple(p.items()) for p in certificate.points}) == len(certificate.points)
+    quantities = {c.quantity for c in certificate.checks}
+    assert quantities >= {
+        "params.total", "params.trainable", "flops.forward", "flops.backward", "flops.hardware",
+        "bytes.params", "bytes.grads", "bytes.optimizer", "shapes",
+    }
+    assert [c.quantity for c in certificate.checks if c.oracle.startswith("lifting")] == [
+        "params.total", "flops.forward", "flops.backward",
+    ]
+
+
+def test_gpt_passes_at_generic_and_degenerate_points(gpt):
+    source, graph = gpt
+    certificate = verify(source, graph=graph, points=2, lifting=False)
+    assert certificate.verified, failures(certificate)
+    assert {p["B"] for p in certificate.points} & {1} and {p["T"] for p in certificate.points} & {1}
+    assert any("flash_attention_for_cpu" in note for note in certificate.notes)
+
+
+def test_lstm_passes_with_its_unrolled_time():
+    source = model_source(
+        "a recurrent layer",
+        dims={"B": 2, "T": 5, "d": 6},
+        model=lambda d: torch.nn.LSTM(d, d, batch_first=True),
+        inputs=lambda B, T, d: torch.randn(B, T, d),
+        loss=lambda output: output[0].sum(),
+    )
+    certificate = verify(source, points=2, lifting=False)
+    assert certificate.verified, failures(certificate)
+    assert any("oneDNN" in note for note in certificate.notes)
+
+
+def test_forward_mode_has_no_backward_checks():
+    source, graph = derived("mlp", mode="forward")
+    certificate = verify(source, mode="forward", graph=graph, points=1, lifting=False)
+    assert certificate.verified, failures(certificate)
+    assert not [c for c in certificate.checks if "backward" in c.quantity or "grads" in c.quantity]
+
+
+def test_the_same_seed_gives_the_same_certificate(mlp):
+    source, graph = mlp
+    one, two = (verify(source, graph=graph, points=1, seed=3, lifting=False).as_json() for _ in range(2))
+    assert json.dumps(one) == json.dumps(two)
+
+
+def test_json_has_the_contract_s_keys(mlp):
+    source, graph = mlp
+    made = verify(source, graph=graph, points=1, lifting=False).as_json()
+    assert made["verified"] is True
+    assert {"quantity", "oracle", "point", "formula", "observed", "equal"} <= set(made["checks"][0])
+    json.dumps(made)
+
+
+# A mistake fails, at its op, module and line
+
+
+def test_a_wrong_coefficient_in_a_rule_names_the_op_the_module_and_the_line(mlp, monkeypatch):
+    source, graph = mlp
+    right = table._RULES["aten.mm"]
+    wrong = replace(right, price=lambda self, out: right.price(self, out) + table.Cost(product=table.numel(out)))
+    monkeypatch.setitem(table._RULES, "aten.mm", replace(wrong, wants=("self", "out")))
+    certificate = verify(source, graph=graph, points=1, lifting=False)
+    assert not certificate.verified
+    assert {c.quantity for c in certificate.failures} == {"flops.backward", "flops.hardware"}
+    failed = certificate.failures[0]
+    assert failed.expected > failed.observed
+    assert "aten.mm in " in failed.where and "derived" in failed.where and "counted" in failed.where
+
+
+def test_a_wrong_addmm_fails_forward_alone(gpt, monkeypatch):
+    source, graph = gpt
+    right = table._RULES["aten.addmm"]
+    wrong = replace(right, price=lambda **k: replace(right.price(**k), product=right.price(**k).product / 2))
+    monkeypatch.setitem(table._RULES, "aten.addmm", wrong)
+    certificate = verify(source, graph=graph, points=1, lifting=False)
+    assert {c.quantity for c in certificate.failures} == {"flops.forward", "flops.hardware"}
+    assert "aten.addmm in blocks.*.mlp." in certificate.failures[0].where and "gpt.py:" in certificate.failures[0].where
+
+
+def test_a_wrong_attention_rule_is_found_behind_the_swapped_kernel(gpt, monkeypatch):
+    source, graph = gpt
+    op = "aten._scaled_dot_product_flash_attention"
+    right = table._RULES[op]
+    wrong = replace(right, price=lambda **k: replace(right.price(**k), product=2 * right.price(**k).product))
+    monkeypatch.setitem(table._RULES, op, wrong)
+    certificate = verify(source, graph=graph, points=1, lifting=False)
+    assert op in certificate.failures[0].where and "blocks.*.attn" in certificate.failures[0].where
+
+
+def test_a_wrong_shape_in_the_graph_fails_at_its_node(mlp):
+    source, graph = mlp
+
+    def widen(node):
+        out = node.outputs[0]
+        return replace(node, outputs=(replace(out, shape=(out.shape[0], out.shape[1] + 1)),))
+
+    certificate = verify(source, graph=replace(graph, items=changed(graph.items, "aten.gelu", widen)), points=1, lifting=False)
+    shapes = [c for c in certificate.failures if c.quantity == "shapes"]
+    assert len(shapes) == 2 and all("aten.gelu in " in c.where and " foretold, " in c.where for c in shapes)
+
+
+def test_a_wrong_parameter_is_named(mlp):
+    source, graph = mlp
+
+    def double(node):
+        out = node.outputs[0]
+        return replace(node, outputs=(replace(out, shape=tuple(2 * s for s in out.shape)),)) if node.label.endswith(".bias") else node
+
+    certificate = verify(source, graph=replace(graph, items=changed(graph.items, "parameter", double)), points=1, lifting=False)
+    where = {c.quantity: c.where for c in certificate.failures}
+    assert ".bias: " in where["params.total"] and ".bias: " in where["bytes.params"]
+
+
+def test_a_missing_op_breaks_the_alignment(mlp):
+    source, graph = mlp
+    items = tuple(item for item in graph.items if isinstance(item, Loop) or item.op != "aten.gelu_backward")
+    steps = comparable(unfold(replace(graph, items=tuple(_without_users(graph, items))), {"B": 2, "d": 3, "f": 5, "c": 4}))
+    calls = [Call(s.node.op, s.node.phase, tuple(shape for shape, _ in s.outputs)) for s in comparable(unfold(graph, {"B": 2, "d": 3, "f": 5, "c": 4}))]
+    assert "the run has aten.gelu_backward there" in align(steps, calls).broken
+    assert not align(comparable(unfold(graph, {"B": 2, "d": 3, "f": 5, "c": 4})), calls).broken
+
+
+def _without_users(graph, items):
+    """Items whose operands are all made by some item: a graph must not name values that nobody makes."""
+    made = {out.value for item in items for out in item.outputs}
+    keep = next(item for item in items if item.outputs).outputs[0].value
+    for item in items:
+        yield replace(item, arguments=tuple((n, _bound(a, made, keep)) for n, a in item.arguments))
+
+
+def _bound(argument, made, keep):
+    if isinstance(argument, tuple):
+        return tuple(_bound(part, made, keep) for part in argument)
+    return replace(argument, value=keep) if hasattr(argument, "value") and argument.value not in made else argument
+
+
+# Points, and what cannot be verified
+
+
+def test_points_meet_assumptions_and_whole_repetitions(gpt):
+    source, graph = gpt
+    names = tuple(source.dims)
+    found = [point for point, _ in zip(generic_points(graph, names, 0), range(20), strict=False)]
+    assert all(p.sizes["d"] % p.sizes["h"] == 0 and countable(graph, p.sizes) for p in found)
+    assert {p.sizes["L"] for p in found} <= {1, 2, 3, 4} and any(p.generic for p in found)
+    ones = [next(points).sizes for points in degenerate_points(graph, names, 0)]
+    assert ones[0]["B"] == 1 and ones[1]["T"] == 1
+
+
+def test_a_certificate_without_checks_proves_nothing():
+    assert not Certificate("x", "train", "cuda", (), ()).verified
+    bad = Check("params.total", "o", {}, "1", 1, 2, False, "here")
+    assert Certificate("x", "train", "cuda", (), (bad,)).failures == (bad,)
+
+
+def test_a_mode_without_executions_is_refused():
+    with pytest.raises(Unsupported, match="prefill"):
+        verify("examples/mlp.py", mode="prefill")
+
+
+def test_a_formula_in_data_dependent_counts_is_skipped_aloud(mlp, monkeypatch):
+    source, graph = mlp
+    ledger_formulas = Ledger.formulas.func
+    stray = lambda self: ledger_formulas(self) | {"flops.forward": symbol("u0") * sp.Integer(2)}  # noqa: E731
+    monkeypatch.setattr(Ledger, "formulas", property(stray))
+    certificate = verify(source, graph=graph, points=1, lifting=False)
+    assert any("u0" in note for note in certificate.notes)
+    assert "flops.forward" not in {c.quantity for c in certificate.checks}
