@@ -97,6 +97,9 @@ class Domain:
             return rest[0] if len(rest) == 1 and len(e.args) == 2 else e
         if isinstance(e, sp.Mod):
             return sp.Integer(0) if self.integral(e.args[0] / e.args[1]) else e
+        offset, whole = e.args[0].as_coeff_Add()
+        if offset.is_Rational and self.integral(whole):
+            return whole + e.func(offset)
         return e.args[0] if self.integral(e.args[0]) else e
 
 
@@ -136,15 +139,42 @@ def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[s
     guards = [(g, line, asked) for g, line, asked in guards if isinstance(g, sp.Basic) and g.free_symbols]
     rest = [(kept, line) for guard, line, asked in guards if (kept := _other(guard, asked)) is not None]
     divisible = sorted(((pair, line) for guard, line, _ in guards for pair in _divisibilities(guard)), key=lambda p: (_weight(p[0]), str(p[0])))
+    domain = _dividing(domain, _shares(guards))
     domain = _dividing(domain, [(pair, line) for pair, line in divisible if all(side.is_Atom for side in pair)])
     domain = _halvings(domain, rest)
     domain = _halvings(_dividing(domain, divisible), rest)
     for condition, line in rest:
         kept = domain.rewrite(condition)
         if not _always(domain, kept):
-            made = Assumption("equal", kept.lhs, kept.rhs, line) if isinstance(kept, sp.Eq) else Assumption("branch", kept, None, line)
+            made = _equality(kept, line) if isinstance(kept, sp.Eq) else Assumption("branch", kept, None, line)
             domain = _with(domain, made)
     return _without_implied(domain)
+
+
+def _equality(condition: sp.Eq, line: str) -> Assumption:
+    """The equality without factors that cannot vanish, solved for one size where that is plain: `d_v = d_h + d_r`."""
+    if condition.has(sp.floor, sp.ceiling, sp.Mod, sp.Max, sp.Min):
+        return Assumption("equal", condition.lhs, condition.rhs, line)
+    numerator = sp.fraction(sp.together(condition.lhs - condition.rhs))[0]
+    factors = [f for f, _ in sp.factor_list(numerator)[1] if not f.is_positive]
+    for factor in factors if len(factors) == 1 else ():
+        for size in sorted(factor.free_symbols, key=str, reverse=True):
+            coefficient = factor.coeff(size)
+            rest = sp.expand(-(factor - coefficient * size) / coefficient) if coefficient in (1, -1) else None
+            if rest is not None and size not in rest.free_symbols:
+                return Assumption("equal", size, rest, line)
+    return Assumption("equal", condition.lhs, condition.rhs, line)
+
+
+def _shares(guards: list[tuple[Expr, str, bool]]) -> list[tuple[tuple[Expr, Expr], str]]:
+    """One size divided among another, `d // h`, as the divisibility that is meant: formulas then need no floor."""
+    found: dict[tuple[Expr, Expr], str] = {}
+    for guard, line, _ in guards:
+        for part in guard.atoms(sp.floor):
+            numerator, denominator = sp.fraction(part.args[0])
+            if numerator.is_Symbol and denominator.is_Symbol:
+                found.setdefault((numerator, denominator), line)
+    return sorted(found.items(), key=lambda p: str(p[0]))
 
 
 def _weight(pair: tuple[Expr, Expr]) -> int:

@@ -6,8 +6,8 @@ iteration; a size that does not (it depends on a structural or pinned size) is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
@@ -15,84 +15,25 @@ import sympy as sp
 from symacct.domain import Domain
 from symacct.errors import TraceError
 from symacct.folding import Item as Folded
-from symacct.folding import Leaf, Repeat, leaves, locate
-from symacct.graph import SOURCES, Item, Loop, Node, Ref, Tensor, sum_over
+from symacct.folding import Repeat, leaves
+from symacct.graph import Item, Loop, Node, Ref, Tensor, sum_over
 from symacct.lifting import lift
-from symacct.records import Record, Trace, Use, Value, template
+from symacct.located import (
+    PARTED,
+    Group,
+    Position,
+    Run,
+    argument_at,
+    count_of,
+    first_of,
+    item_text,
+    numel,
+    total_of,
+)
+from symacct.records import Record, Use, template
 from symacct.symbols import symbol
 
 Expr = sp.Expr
-_PARTED = ("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")  # ops with as many outputs as there are parts
-Position = tuple[int, ...]
-Group = tuple[Position, int]
-
-
-def leaves_of(trace: Trace) -> list[Leaf]:
-    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed."""
-    owned = {out.id for record in trace.records if record.op == "parameter" for out in record.outputs}
-
-    def key(record: Record) -> tuple[str, ...]:
-        return (*record.key, *(name for name, part in record.arguments if isinstance(part, Use) and part.value in owned))
-
-    return [Leaf(key(record), record.module or record.name) for record in trace.records]
-
-
-@dataclass
-class Run:
-    """A trace with the place of each record in the folded form, and the maker of each value."""
-
-    trace: Trace
-    items: tuple[Folded, ...]
-    at: dict[Position, list[tuple[tuple[int, ...], Record]]] = field(default_factory=dict)
-    maker: dict[int, tuple[Position, tuple[int, ...], int]] = field(default_factory=dict)
-    groups: dict[int, list[list[int]]] = field(default_factory=dict)
-    owner: dict[int, int] = field(default_factory=dict)
-    values: dict[int, Value] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        places = locate(self.items, leaves_of(self.trace), self.trace.sizes)
-        for (position, iteration), record in zip(places, self.trace.records, strict=True):
-            self.at.setdefault(position, []).append((iteration, record))
-            grouped = self._grouped(record)
-            self.groups[id(record)] = grouped
-            for number, members in enumerate(grouped):
-                for member in members:
-                    value = record.outputs[member]
-                    self.maker.setdefault(value.id, (position, iteration, number))
-                    self.values.setdefault(value.id, value)
-                    self.owner.setdefault(value.storage, value.id)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every leaf of the folded form was met: at small depths a region may repeat zero times."""
-        return all(position in self.at for position, _ in leaves(self.items))
-
-    def separate(self, positions: Iterable[Position]) -> None:
-        """Take the outputs of these leaves one by one."""
-        for position in positions:
-            for iteration, record in self.at.get(position, ()):
-                self.groups[id(record)] = [[j] for j in range(len(record.outputs))]
-                for number, value in enumerate(record.outputs):
-                    if self.maker[value.id][:2] == (position, iteration):
-                        self.maker[value.id] = (position, iteration, number)
-
-    def _grouped(self, record: Record) -> list[list[int]]:
-        """Positions of outputs that belong together: a list op's outputs follow its first list of operands."""
-        for _, argument in record.arguments:
-            if isinstance(argument, tuple) and len(argument) == len(record.outputs) > 1 and all(isinstance(u, Use) for u in argument):
-                return [members for _, members in self.grouped_uses(argument)]
-        if len(record.outputs) > 1 and record.op.startswith(_PARTED):
-            return [list(range(len(record.outputs)))]
-        return [[j] for j in range(len(record.outputs))]
-
-    def grouped_uses(self, uses: Sequence[Use]) -> list[tuple[Group, list[int]]]:
-        """Operands of a list, those of one maker together, in order of first sight."""
-        found: dict[Group, list[int]] = {}
-        for j, use in enumerate(uses):
-            position, _, number = self.maker[use.value]
-            found.setdefault((position, number), []).append(j)
-        return list(found.items())
-
 
 
 class Lowering:
@@ -123,7 +64,7 @@ class Lowering:
         """Leaves that part a tensor into as many parts in every run."""
         found = []
         for position, leaf in leaves(self.items):
-            if leaf.key[1].startswith(_PARTED):
+            if leaf.key[1].startswith(PARTED):
                 seen = {len(record.outputs) for run in (self.model, *self.concrete) for _, record in run.at.get(position, ())}
                 found += [position] if len(seen) == 1 else []
         return found
@@ -219,7 +160,7 @@ class Lowering:
     def _from_symbolic(self, position: Position, read: Callable[[Run, Record], Any]) -> Expr | None:
         if self.symbolic is None:
             return None
-        found = {self.domain.rewrite(sp.sympify(read(self.symbolic, record))) for _, record in self.symbolic.at[position]}
+        found = {self.domain.rewrite(exact(read(self.symbolic, record))) for _, record in self.symbolic.at[position]}
         return found.pop() if len(found) == 1 else sp.Add(*found)
 
     def _agrees(self, position: Position, read: Callable[[Run, Record], Any], expr: Expr) -> bool:
@@ -261,14 +202,14 @@ class _Here:
         name = self._name(self.position, number)
         storage = self._storage(value.storage, name)
         if storage == name:
-            low.storages[name] = self._quantity(lambda r, rec: r.trace.storages[_first(r, rec, number).storage], "a storage")
+            low.storages[name] = self._quantity(lambda r, rec: r.trace.storages[first_of(r, rec, number).storage], "a storage")
         if len(members) == 1 and not self._varies(number):
             return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage)
         if self._alike(number):
             times = self._quantity(lambda r, rec: len(r.groups[id(rec)][number]), "the number of outputs", self._repetitions(number))
             return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage, times)
         low.merged.add(name)
-        total = self._quantity(lambda r, rec: sum(_numel(rec.outputs[m].shape) for m in r.groups[id(rec)][number]), "a size", self._summed(number))
+        total = self._quantity(lambda r, rec: sum(numel(rec.outputs[m].shape) for m in r.groups[id(rec)][number]), "a size", self._summed(number))
         return Tensor(name, (total,), value.dtype, storage)
 
     def _varies(self, number: int) -> bool:
@@ -281,7 +222,7 @@ class _Here:
         )
 
     def _shape(self, number: int, rank: int) -> tuple[Expr, ...]:
-        return tuple(self._quantity(lambda r, rec, k=k: _first(r, rec, number).shape[k], "a size") for k in range(rank))
+        return tuple(self._quantity(lambda r, rec, k=k: first_of(r, rec, number).shape[k], "a size") for k in range(rank))
 
     def _repetitions(self, number: int) -> Expr | None:
         """How many operands a group of outputs follows, by the loops around their maker."""
@@ -326,7 +267,7 @@ class _Here:
             return tuple(self._argument((*path, k), part) for k, part in enumerate(argument))
         if isinstance(argument, bool) or argument is None or isinstance(argument, (str, float)):
             return argument
-        return self.lowering.quantity(self.position, self.loops, lambda _, rec: _at(rec, path), "an argument", must=False)
+        return self.lowering.quantity(self.position, self.loops, lambda _, rec: argument_at(rec, path), "an argument", must=False)
 
     def _ref(self, path: tuple[Any, ...], value: int) -> Ref:
         position, iteration, number = self.lowering.model.maker[value]
@@ -337,7 +278,7 @@ class _Here:
         later = name not in self.lowering.tensors  # made further down, in an iteration before this one
         if name in self.lowering.merged or ((back or not same_loop) and (later or self._indexed(name))):
             rank = len(self.lowering.model.values[value].shape)
-            shape = tuple(self._quantity(lambda r, rec, k=k: r.values[_at(rec, path).value].shape[k], "an operand") for k in range(rank))
+            shape = tuple(self._quantity(lambda r, rec, k=k: r.values[argument_at(rec, path).value].shape[k], "an operand") for k in range(rank))
             shape = shape if not later or any(not s.is_positive for size in shape for s in size.free_symbols) else None
         return Ref(name, back, shape=shape)
 
@@ -352,10 +293,10 @@ class _Here:
         found = []
         for (position, number), members in self.lowering.model.grouped_uses(uses):
             key = (position, number)
-            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: _count(r, _at(rec, path), key), "the length of a list", guess=self.lowering.repetitions(position, self.position))
+            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: count_of(r, argument_at(rec, path), key), "the length of a list", guess=self.lowering.repetitions(position, self.position))
             name = self._name(position, number)
             if self._indexed(name) or name in self.lowering.merged:
-                total = self._quantity(lambda r, rec, key=key: _total(r, _at(rec, path), key), "a list of operands", self.lowering.summed(*key, self.position))
+                total = self._quantity(lambda r, rec, key=key: total_of(r, argument_at(rec, path), key), "a list of operands", self.lowering.summed(*key, self.position))
                 found.append(Ref(name, 0, shape=(total,)))
             elif times == 1:
                 found.append(self._ref((*path, members[0]), uses[members[0]].value))
@@ -364,44 +305,9 @@ class _Here:
         return tuple(found)
 
     def _of_fixed_length(self, path: tuple[Any, ...], length: int) -> bool:
-        return all(len(_at(rec, path)) == length for run in self.lowering.concrete for _, rec in run.at.get(self.position, ()))
+        return all(len(argument_at(rec, path)) == length for run in self.lowering.concrete for _, rec in run.at.get(self.position, ()))
 
 
-def _first(run: Run, record: Record, number: int) -> Any:
-    return record.outputs[run.groups[id(record)][number][0]]
-
-
-def _numel(shape: Sequence[Any]) -> Any:
-    total = sp.Integer(1)
-    for size in shape:
-        total = total * size
-    return total
-
-
-def _at(record: Record, path: tuple[Any, ...]) -> Any:
-    """The argument at this path, or None where the record has none."""
-    name, *rest = path
-    value = dict(record.arguments).get(name)
-    for k in rest:
-        value = value[k] if isinstance(value, tuple) and k < len(value) else None
-    return value
-
-
-def _count(run: Run, uses: Any, key: Group) -> int:
-    return sum(run.maker[use.value][0] == key[0] and run.maker[use.value][2] == key[1] for use in uses or ())
-
-
-def _total(run: Run, uses: Any, key: Group) -> Any:
-    chosen = [use for use in uses or () if run.maker[use.value][0] == key[0] and run.maker[use.value][2] == key[1]]
-    return sum(_numel(run.values[use.value].shape) for use in chosen)
-
-
-def item_text(items: Sequence[Folded], position: Position) -> str:
-    """A leaf in words."""
-    leaf = dict(leaves(items))[position]
-    return f"{leaf.key[1]} in {leaf.key[2] or 'the model'}"
-
-
-def source_positions(nodes: Sequence[Node]) -> Iterator[str]:
-    """Names of the nodes that bring tensors in."""
-    return (node.name for node in nodes if node.op in SOURCES)
+def exact(size: Any) -> Expr:
+    """A size as an expression: runs give plain integers where nothing is symbolic."""
+    return sp.Integer(size) if isinstance(size, int) else size

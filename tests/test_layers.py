@@ -12,8 +12,9 @@ from layers import ROOT, calls, imported, mentions, misplaced, own_imports, priv
 
 # A module imports only what stands to the left of it.
 ORDER = """
-    errors dtypes symbols formula_text formula_reader expressions evaluation
-    records folding graph domain lifting lowering storage
+    errors dtypes symbols
+    domination formula_text formula_reader canonical integer_program evaluation vectorised expressions
+    records folding graph domain lifting located lowering storage
     rules conventions account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
     derive certificate verify_shapes verify_points verify_runs verify_blame verify_lifting verify check latex plan explain diff tables report
@@ -24,7 +25,7 @@ ORDER = """
 RUNS_TORCH = ("symacct.tracing", "symacct.oracles", "symacct.verify")
 # An oracle shares no code with the trace, so it has a door of its own.
 PRIVATE_TORCH = {"symacct.tracing.private", "symacct.oracles_flops"}
-LONGEST = 350
+LONGEST = {"symacct": 350, "tests": 460}  # a test's table of figures may be long
 
 MODULES = sources()
 LIGHT = [name for name in MODULES if not name.startswith(RUNS_TORCH) and not name.endswith("__main__")]
@@ -139,4 +140,5 @@ def test_forbidden_calls_are_seen():
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_files_are_short(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+    longest = LONGEST.get(path.relative_to(ROOT).parts[0], 350)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= longest

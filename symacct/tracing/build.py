@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import sympy as sp
-
 from symacct.domain import Domain, domain_of
 from symacct.errors import ModelFileError, SymacctError, TraceError
 from symacct.folding import Item, Leaf, fold, leaves, unfold
 from symacct.graph import Assumption, Graph, SymbolInfo
-from symacct.lowering import Lowering, Run, leaves_of
+from symacct.located import Run, leaves_of
+from symacct.lowering import Lowering
 from symacct.records import Pin, Trace
 from symacct.symbols import meaning_of
 from symacct.tracing.fx import fx_graph
@@ -311,7 +310,7 @@ def _free_names(items: Any) -> set[str]:
         else:
             for out in item.outputs:
                 for size in (*out.shape, out.times):
-                    found |= {s.name for s in sp.sympify(size).free_symbols}
+                    found |= {s.name for s in size.free_symbols}
     return found
 
 

@@ -20,6 +20,9 @@ import torch.nn.functional as F
 import torch.optim.optimizer as torch_optimizer
 
 from symacct.tracing import private
+from symacct.tracing.indexing import getitem
+from symacct.tracing.integers import Integral, whole_numbers
+from symacct.tracing.lines import user_line
 from symacct.tracing.private import FakeTensor
 
 LOCK = threading.RLock()
@@ -28,7 +31,7 @@ _MISSING = object()
 
 
 @contextlib.contextmanager
-def patched(device: str, recompute: Callable[[Any], Any], modules: tuple[str, ...] = (), branch: Any = None) -> Iterator[None]:
+def patched(device: str, recompute: Callable[[Any], Any], modules: tuple[str, ...] = (), branch: Any = None, built: dict[int, str] | None = None) -> Iterator[None]:
     """Hold the lock and every patch for the length of one trace. In `modules`, the user's own, `int` keeps symbols."""
     with LOCK, contextlib.ExitStack() as stack:
         _silence(stack)
@@ -37,7 +40,7 @@ def patched(device: str, recompute: Callable[[Any], Any], modules: tuple[str, ..
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(private.set_onednn, private.set_onednn(False))
-        for owner, name, new in _everywhere(_functions(device)) + _members(device) + private.checkpoint_hooks(recompute) + _whole_numbers(modules) + [(torch.Tensor, "__bool__", _truth(branch))]:
+        for owner, name, new in _everywhere(_functions(device)) + _members(device) + private.checkpoint_hooks(recompute) + whole_numbers(modules) + [(torch.Tensor, "__bool__", _truth(branch)), (torch.nn.Module, "__init__", _building(built))]:
             _patch(stack, owner, name, new)
         yield
 
@@ -53,7 +56,7 @@ def _patch(stack: contextlib.ExitStack, owner: Any, name: str, new: Any) -> None
 
 def _silence(stack: contextlib.ExitStack) -> None:
     """Torch logs errors that the trace handles itself."""
-    for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+    for name in private.LOGGERS:
         logger = logging.getLogger(name)
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.CRITICAL + 1)
@@ -94,59 +97,13 @@ def _functions(device: str) -> dict[int, tuple[Any, Any]]:
 
 def _members(device: str) -> list[tuple[Any, str, Any]]:
     members: list[tuple[Any, str, Any]] = [
-        (numbers, "Integral", _Integral),
-        (torch.Tensor, "__getitem__", _getitem),
+        (numbers, "Integral", Integral),
+        (torch.Tensor, "__getitem__", getitem),
     ]
     members.append(private.grouped_products())
     if device == "cuda":
-        members.append((torch._VF, "dropout", _dropout(torch.dropout)))
+        members.append((private.dropout_owner(), "dropout", _dropout(torch.dropout)))
     return members
-
-
-class _IntegralMeta(type):
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, (_INTEGRAL, torch.SymInt))
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, _INTEGRAL)
-
-
-_INTEGRAL = numbers.Integral
-
-
-class _Integral(metaclass=_IntegralMeta):
-    """`numbers.Integral` that knows symbolic sizes (`nn.LayerNorm` asks)."""
-
-
-class _WholeMeta(type):
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, int)
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, int)
-
-    def __eq__(cls, other: Any) -> bool:
-        return other is int or other is cls
-
-    def __hash__(cls) -> int:
-        return hash(int)
-
-
-class _Whole(int, metaclass=_WholeMeta):
-    """`int` in the model's own code: of a symbolic number, `int(d / h)`, it is the symbolic integer."""
-
-    def __new__(cls, value: Any = 0, *args: Any, **kwargs: Any) -> Any:
-        return torch.sym_int(value) if isinstance(value, _SYMBOLIC) else int(value, *args, **kwargs)
-
-
-def _whole_numbers(names: tuple[str, ...]) -> list[tuple[Any, str, Any]]:
-    """`int` for the modules that hold the model's code, where they do not define a name `int` themselves."""
-    found = []
-    for name, module in list(sys.modules.items()):
-        own = name in names or name.startswith("transformers.models.") and ".modeling_" in name
-        if own and "int" not in vars(module):
-            found.append((module, "int", _Whole))
-    return found
 
 
 def _sqrt(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -259,7 +216,18 @@ def _as_bias(mask: Any, query: Any, key: Any) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
-_plain_bool = torch._C.TensorBase.__bool__
+_plain_init = torch.nn.Module.__init__
+
+
+def _building(built: dict[int, str] | None) -> Callable[..., None]:
+    """Note the user's line that makes a module: torch's own modules call no line of the user's when they run."""
+
+    def init(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        _plain_init(self, *args, **kwargs)
+        if built is not None:
+            built[id(self)] = user_line(2)
+
+    return init
 
 
 def _truth(branch: Callable[[str], None] | None) -> Callable[[torch.Tensor], bool]:
@@ -267,60 +235,11 @@ def _truth(branch: Callable[[str], None] | None) -> Callable[[torch.Tensor], boo
 
     def truth(self: torch.Tensor) -> bool:
         if not isinstance(self, FakeTensor) or private.constant_of(self) is not None:
-            return _plain_bool(self)
+            return private.plain_bool(self)
         if branch is not None:
-            branch(private.user_line(2))
+            branch(user_line(2))
         return True
 
     return truth
 
 
-_plain_getitem = torch._C.TensorBase.__getitem__
-
-
-def _getitem(self: torch.Tensor, key: Any) -> Any:
-    """Index by plain parts one axis at a time: a symbolic run would dispatch full slices, which a concrete one does not."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if (isinstance(self, FakeTensor) or self.is_meta) and len(parts) > 1 and all(map(_is_plain, parts)):
-        return _index_axes(self, parts)
-    return _plain_getitem(self, key)
-
-
-def _is_number(given: Any, number: int) -> bool:
-    return given is None or isinstance(given, int) and given == number
-
-
-def _covers(part: slice, length: Any) -> bool:
-    """Whether a slice takes an axis whole, as far as can be told without asking about symbols."""
-    if not _is_number(part.start, 0) or not _is_number(part.step, 1):
-        return False
-    if isinstance(part.stop, int) and isinstance(length, int):
-        return part.stop >= length
-    return part.stop is None or private.expression_of(part.stop) == private.expression_of(length)
-
-
-def _is_plain(part: Any) -> bool:
-    return part is None or part is Ellipsis or isinstance(part, (slice, int, torch.SymInt)) and not isinstance(part, bool)
-
-
-def _index_axes(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
-    """Basic indexing one axis at a time, as ATen does it: unsqueeze, select, and slices that are not full."""
-    taken = sum(part is not None and part is not Ellipsis for part in parts)
-    result, axis = tensor, 0
-    for part in parts:
-        if part is Ellipsis:
-            axis += tensor.dim() - taken
-        elif part is None:
-            result, axis = result.unsqueeze(axis), axis + 1
-        elif isinstance(part, slice):
-            result = result if _covers(part, result.shape[axis]) else _slice(result, axis, part)
-            axis += 1
-        else:
-            result = result.select(axis, part)
-    return torch.ops.aten.alias(tensor) if result is tensor else result
-
-
-def _slice(tensor: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
-    start = 0 if part.start is None else part.start
-    stop = sys.maxsize if part.stop is None else part.stop
-    return torch.ops.aten.slice(tensor, axis, start, stop, 1 if part.step is None else part.step)

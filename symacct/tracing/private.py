@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dis
-import linecache
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -33,51 +30,32 @@ from torch.utils._pytree import tree_map_only
 from symacct.errors import Unsupported
 from symacct.records import Pin
 from symacct.symbols import symbol
+from symacct.tracing.lines import QUIET, user_line
+from symacct.tracing.translation import translate
 
 __all__ = ["FakeTensor", "FakeTensorMode", "SymbolicSizes", "expression_of"]
 
-_TORCH_ROOT = torch.__path__[0]
-_OWN_ROOT = __file__.rsplit("/", 2)[0]
-_QUIET = (_TORCH_ROOT, _OWN_ROOT, "<")
-_BOUNDARY = f"{_OWN_ROOT}/tracing/run.py"
-
-
-def user_line(skip: int = 1) -> str:
-    """`file:line` of the innermost frame that is neither torch's nor ours, or an empty string."""
-    frame = sys._getframe(skip)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name == _BOUNDARY:
-            return ""
-        if not name.startswith(_QUIET) and "/contextlib.py" not in name and "/functools.py" not in name:
-            return f"{_short(name)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def _short(path: str) -> str:
-    """A path that does not name this machine: from the package's root, else the last two parts."""
-    for marker in ("/site-packages/", "/dist-packages/"):
-        if marker in path:
-            return path.rsplit(marker, 1)[1]
-    return "/".join(path.rsplit("/", 2)[-2:])
-
-
-_COMPARING = re.compile(r"\b(min|max|bool|abs|all|any|sorted|clamp)\(")
+_ORDERS = (sp.StrictLessThan, sp.LessThan, sp.StrictGreaterThan, sp.GreaterThan, sp.Equality)
+_DEMANDING = ("_check_with", "slice_forward")  # what torch demands of operands, and where a slice is cut short
 _ASKING = ("/torch/__init__.py", "/experimental/sym_node.py", "/experimental/symbolic_shapes.py", "/experimental/recording.py",
            "/tracing/private.py", "/functools.py", "/torch/_utils.py", "<string>")
 
 
 def _asked_by_user() -> bool:
-    """Whether the comparison that torch evaluates now stands in the user's code, not in a kernel's bookkeeping.
+    """Whether the comparison that torch evaluates now stands in the user's code, or is a demand on an op's operands.
 
-    A kernel asks a size's node; Python code asks the size, whose methods are in torch's `__init__`.
+    Else it is a kernel's bookkeeping. A kernel asks a size's node; Python code asks the size, whose methods are in
+    torch's `__init__`.
     """
     frame, by_python = sys._getframe(2), False
     while frame is not None and frame.f_code.co_filename.endswith(_ASKING):
+        if frame.f_code.co_name in _DEMANDING:
+            return True
         by_python = by_python or frame.f_code.co_filename.endswith("/torch/__init__.py")
         frame = frame.f_back
-    return by_python and frame is not None and not frame.f_code.co_filename.startswith(_QUIET)
+    if frame is not None and frame.f_code.co_name in _DEMANDING:
+        return True
+    return by_python and frame is not None and not frame.f_code.co_filename.startswith(QUIET)
 
 
 class _WatchedShapeEnv(ShapeEnv):
@@ -87,6 +65,7 @@ class _WatchedShapeEnv(ShapeEnv):
         super().__init__(**options)
         self.replaced_at: dict[sp.Symbol, str] = {}
         self.guarded_at: dict[Any, tuple[str, bool]] = {}
+        self.asked: dict[Any, str] = {}
 
     def _set_replacement(self, a: sp.Symbol, tgt: sp.Expr, msg: str) -> None:
         known = a in self.replacements
@@ -97,10 +76,11 @@ class _WatchedShapeEnv(ShapeEnv):
     def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
         before = len(self.guards)
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
-        if len(self.guards) > before:
-            site = user_line(2), _asked_by_user()
-            for guard in self.guards[before:]:
-                self.guarded_at.setdefault(guard.expr, site)
+        asked = isinstance(orig_expr, _ORDERS) and _asked_by_user()
+        if asked:
+            self.asked[orig_expr if answer else sp.Not(orig_expr)] = user_line(2)
+        for guard in self.guards[before:]:
+            self.guarded_at.setdefault(guard.expr, (user_line(2), asked))
         return answer
 
 
@@ -165,10 +145,12 @@ class SymbolicSizes:
     def guards(self) -> list[tuple[Any, str, bool]]:
         """Conditions of the way that the run took, in our symbols: with the user's line, and whether it asked itself."""
         seen: dict[Any, tuple[str, bool]] = {}
-        for guard in self.env.guards:
-            line, asked = self.env.guarded_at.get(guard.expr, ("", False))
+        rows = [(expr, line, True) for expr, line in self.env.asked.items()]
+        rows += [(guard.expr, *self.env.guarded_at.get(guard.expr, ("", False))) for guard in self.env.guards]
+        rows.sort(key=lambda row: not row[1])  # those with a line first: a size is best explained by one
+        for expr, line, asked in rows:
             try:
-                seen.setdefault(translate(self.env.replace(guard.expr), self.names), (line, asked))
+                seen.setdefault(translate(self.env.replace(expr), self.names), (line, asked))
             except Unsupported:
                 continue
         return [(guard, line, asked) for guard, (line, asked) in seen.items()]
@@ -182,47 +164,6 @@ def expression_of(size: Any) -> Any:
 def example_of(size: Any) -> Any:
     """The example value of a size or of a number computed from sizes, without a guard."""
     return size.node.hint if isinstance(size, torch.SymInt | torch.SymFloat) else size
-
-
-def _divide(a: Any, b: Any) -> Any:
-    return a / b
-
-
-_TRANSLATIONS: dict[str, Callable[..., Any]] = {
-    "FloorDiv": lambda a, b: sp.floor(a / b),
-    "CleanDiv": _divide,
-    "IntTrueDiv": _divide,
-    "FloatTrueDiv": _divide,
-    "CeilDiv": lambda a, b: sp.ceiling(a / b),
-    "Mod": lambda a, b: sp.Mod(a, b),
-    "PythonMod": lambda a, b: sp.Mod(a, b),
-    "FloorToInt": sp.floor,
-    "CeilToInt": sp.ceiling,
-    "TruncToInt": sp.floor,
-    "ToFloat": lambda a: a,
-    "Identity": lambda a: a,
-    "PowByNatural": lambda a, b: a**b,
-    "FloatPow": lambda a, b: a**b,
-    "Max": sp.Max,
-    "Min": sp.Min,
-    "OpaqueUnaryFn_sqrt": sp.sqrt,
-    "Where": lambda c, a, b: sp.Piecewise((a, c), (b, True)),
-}
-
-
-def translate(expr: Any, names: dict[sp.Symbol, sp.Symbol]) -> Any:
-    """A torch expression in our symbols and sympy's functions. Raises Unsupported for a function unknown here."""
-    if expr.is_Symbol:
-        return names.get(expr) or symbol(expr.name)
-    if expr.is_Atom:
-        return sp.nsimplify(expr, rational=True) if expr.is_Float else expr
-    args = [translate(arg, names) for arg in expr.args]
-    name = type(expr).__name__
-    if name in _TRANSLATIONS:
-        return _TRANSLATIONS[name](*args)
-    if type(expr).__module__.startswith("sympy."):
-        return expr.func(*args)
-    raise Unsupported(f"a size uses torch's {name}, which has no exact form here: {expr}")
 
 
 def sequence_number() -> int:
@@ -325,27 +266,11 @@ def symbolic_metadata() -> Iterator[None]:
         handlers.update(kept)
 
 
-def padded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The result of constant_pad_nd on symbolic sizes, which its own shape function turns into numbers; else None."""
-    tensor, pad = args[0], args[1]
-    if not any(isinstance(size, torch.SymInt) for size in (*tensor.shape, *pad)):
-        return None
-    shape = list(tensor.shape)
-    for k in range(len(pad) // 2):
-        shape[-1 - k] = shape[-1 - k] + pad[2 * k] + pad[2 * k + 1]
-    return tensor.new_empty(shape)
+plain_getitem = torch._C.TensorBase.__getitem__
+plain_bool = torch._C.TensorBase.__bool__
+LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what the trace handles
 
 
-def attention_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, ...] | None:
-    """Gradients of memory-efficient attention, shaped as its operands; torch's shape function pads that of the bias."""
-    query, key, value, bias, mask = *args[1:5], args[10]
-    return tuple(
-        operand.new_empty(operand.shape) if wanted and operand is not None else None
-        for operand, wanted in zip((query, key, value, bias), mask, strict=True)
-    )
-
-
-RESULTS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
-    "aten.constant_pad_nd": padded,
-    "aten._scaled_dot_product_efficient_attention_backward": attention_gradients,
-}
+def dropout_owner() -> Any:
+    """The object through which `torch.nn.functional` calls dropout."""
+    return torch._VF

@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from symacct.records import Record, Trace, Use, Value
 from symacct.tracing import private
+from symacct.tracing.lines import user_line
 from symacct.tracing.private import expression_of
+from symacct.tracing.shape_functions import RESULTS
 
 _SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
                       "aten.sym_constrain_range_for_size", "aten._assert_tensor_metadata"})
@@ -27,7 +29,7 @@ _HALF = (torch.float16, torch.bfloat16)
 class Recorder(TorchDispatchMode):
     """Appends a `Record` for each op call to `trace`, with phase, module path and source line."""
 
-    def __init__(self, trace: Trace, model: torch.nn.Module, device: str) -> None:
+    def __init__(self, trace: Trace, model: torch.nn.Module, device: str, built: dict[int, str]) -> None:
         super().__init__()
         self.trace = trace
         self.device = device
@@ -35,8 +37,10 @@ class Recorder(TorchDispatchMode):
         self.recomputing = 0
         self.modules: list[str] = []
         self._names: dict[int, list[str]] = {}
+        self._built: dict[str, str] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             self._names.setdefault(id(module), []).append(name)
+            self._built[name] = built.get(id(module), "")
         self._values: dict[int, tuple[Any, int]] = {}
         self._alive: dict[int, int] = {}
         self._watchers: dict[int, Any] = {}
@@ -125,7 +129,7 @@ class Recorder(TorchDispatchMode):
         arguments = tuple((name, self._argument(value)) for name, value in zip(names, args, strict=False))
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
-        result = private.RESULTS[op](args, kwargs) if op in private.RESULTS else None
+        result = RESULTS[op](args, kwargs) if op in RESULTS else None
         if result is None:
             result = func(*args, **kwargs)
         if self.device == "cuda" and op in _STATISTICS:
@@ -141,12 +145,13 @@ class Recorder(TorchDispatchMode):
     def _place(self, arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, str]:
         """Phase, module path and source line of the call about to be made."""
         if self.recomputing:
-            return "recompute", self.modules[-1] if self.modules else "", private.user_line(3)
+            return "recompute", self.modules[-1] if self.modules else "", user_line(3)
         if self.phase == "backward":
             return ("backward", *self._backward_origin())
         if self.phase == "optimizer":
             return "optimizer", self._owner_of(arguments), ""
-        module, line = self.modules[-1] if self.modules else "", private.user_line(3)
+        module = self.modules[-1] if self.modules else ""
+        line = user_line(3) or self._built.get(module, "")
         self._forward_of.setdefault(private.sequence_number(), (module, line))
         return self.phase, module, line
 

@@ -11,6 +11,7 @@ import torch
 from symacct.errors import ModelFileError, SymacctError
 from symacct.records import Trace
 from symacct.tracing import private
+from symacct.tracing.lines import QUIET, short
 from symacct.tracing.patches import patched
 from symacct.tracing.private import FakeTensorMode, SymbolicSizes
 from symacct.tracing.recorder import Recorder
@@ -97,19 +98,20 @@ def _line_of(error: BaseException) -> str:
     line, trail = "", error.__traceback__
     while trail is not None:
         name = trail.tb_frame.f_code.co_filename
-        if not name.startswith(private._QUIET) and "/contextlib.py" not in name:
-            line = f"{private._short(name)}:{trail.tb_lineno}"
+        if not name.startswith(QUIET) and "/contextlib.py" not in name:
+            line = f"{short(name)}:{trail.tb_lineno}"
         trail = trail.tb_next
     return line
 
 
 def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None) -> None:
     holder: list[Recorder] = []
+    built: dict[int, str] = {}
 
     def recompute(function: Any) -> Any:
         return holder[0].wrap_recomputed(function) if holder else function
 
-    with patched(device, recompute, source.modules, trace.branches.append), fake or contextlib.nullcontext(), torch.inference_mode(False), torch.enable_grad():
+    with patched(device, recompute, source.modules, trace.branches.append, built), fake or contextlib.nullcontext(), torch.inference_mode(False), torch.enable_grad():
         with _guarding_user_code(source, "model(...)"):
             model = source.model(trace.sizes)
         with _guarding_user_code(source, "inputs(...)"):
@@ -117,7 +119,7 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         model = private.own_copy(unwrapped(model), fake)
         inputs = private.fake_inputs(inputs, fake)
         model.train(mode == TRAINING)
-        recorder = Recorder(trace, model, device)
+        recorder = Recorder(trace, model, device, built)
         holder.append(recorder)
         optimizer = _prepared_optimizer(source, model) if mode == TRAINING else None
         _bring_in(recorder, model, inputs, optimizer)

@@ -1,0 +1,119 @@
+"""Runs located in their folded form: which leaf and iteration each record is, and who made each value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy as sp
+
+from symacct.folding import Item as Folded
+from symacct.folding import Leaf, leaves, locate
+from symacct.records import Record, Trace, Use, Value
+
+PARTED = ("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")  # ops with as many outputs as there are parts
+Position = tuple[int, ...]
+Group = tuple[Position, int]
+
+
+def leaves_of(trace: Trace) -> list[Leaf]:
+    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed."""
+    owned = {out.id for record in trace.records if record.op == "parameter" for out in record.outputs}
+
+    def key(record: Record) -> tuple[str, ...]:
+        return (*record.key, *(name for name, part in record.arguments if isinstance(part, Use) and part.value in owned))
+
+    return [Leaf(key(record), record.module or record.name) for record in trace.records]
+
+
+@dataclass
+class Run:
+    """A trace with the place of each record in the folded form, and the maker of each value."""
+
+    trace: Trace
+    items: tuple[Folded, ...]
+    at: dict[Position, list[tuple[tuple[int, ...], Record]]] = field(default_factory=dict)
+    maker: dict[int, tuple[Position, tuple[int, ...], int]] = field(default_factory=dict)
+    groups: dict[int, list[list[int]]] = field(default_factory=dict)
+    owner: dict[int, int] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        places = locate(self.items, leaves_of(self.trace), self.trace.sizes)
+        for (position, iteration), record in zip(places, self.trace.records, strict=True):
+            self.at.setdefault(position, []).append((iteration, record))
+            grouped = self._grouped(record)
+            self.groups[id(record)] = grouped
+            for number, members in enumerate(grouped):
+                for member in members:
+                    value = record.outputs[member]
+                    self.maker.setdefault(value.id, (position, iteration, number))
+                    self.values.setdefault(value.id, value)
+                    self.owner.setdefault(value.storage, value.id)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every leaf of the folded form was met: at small depths a region may repeat zero times."""
+        return all(position in self.at for position, _ in leaves(self.items))
+
+    def separate(self, positions: Iterable[Position]) -> None:
+        """Take the outputs of these leaves one by one."""
+        for position in positions:
+            for iteration, record in self.at.get(position, ()):
+                self.groups[id(record)] = [[j] for j in range(len(record.outputs))]
+                for number, value in enumerate(record.outputs):
+                    if self.maker[value.id][:2] == (position, iteration):
+                        self.maker[value.id] = (position, iteration, number)
+
+    def _grouped(self, record: Record) -> list[list[int]]:
+        """Positions of outputs that belong together: a list op's outputs follow its first list of operands."""
+        for _, argument in record.arguments:
+            if isinstance(argument, tuple) and len(argument) == len(record.outputs) > 1 and all(isinstance(u, Use) for u in argument):
+                return [members for _, members in self.grouped_uses(argument)]
+        if len(record.outputs) > 1 and record.op.startswith(PARTED):
+            return [list(range(len(record.outputs)))]
+        return [[j] for j in range(len(record.outputs))]
+
+    def grouped_uses(self, uses: Sequence[Use]) -> list[tuple[Group, list[int]]]:
+        """Operands of a list, those of one maker together, in order of first sight."""
+        found: dict[Group, list[int]] = {}
+        for j, use in enumerate(uses):
+            position, _, number = self.maker[use.value]
+            found.setdefault((position, number), []).append(j)
+        return list(found.items())
+
+
+def first_of(run: Run, record: Record, number: int) -> Any:
+    return record.outputs[run.groups[id(record)][number][0]]
+
+
+def numel(shape: Sequence[Any]) -> Any:
+    total = sp.Integer(1)
+    for size in shape:
+        total = total * size
+    return total
+
+
+def argument_at(record: Record, path: tuple[Any, ...]) -> Any:
+    """The argument at this path, or None where the record has none."""
+    name, *rest = path
+    value = dict(record.arguments).get(name)
+    for k in rest:
+        value = value[k] if isinstance(value, tuple) and k < len(value) else None
+    return value
+
+
+def count_of(run: Run, uses: Any, key: Group) -> int:
+    return sum(run.maker[use.value][0] == key[0] and run.maker[use.value][2] == key[1] for use in uses or ())
+
+
+def total_of(run: Run, uses: Any, key: Group) -> Any:
+    chosen = [use for use in uses or () if run.maker[use.value][0] == key[0] and run.maker[use.value][2] == key[1]]
+    return sum(numel(run.values[use.value].shape) for use in chosen)
+
+
+def item_text(items: Sequence[Folded], position: Position) -> str:
+    """A leaf in words."""
+    leaf = dict(leaves(items))[position]
+    return f"{leaf.key[1]} in {leaf.key[2] or 'the model'}"

@@ -1,0 +1,59 @@
+"""Basic indexing of fake tensors as ATen does it at known sizes: full slices leave no trace."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from symacct.tracing import private
+from symacct.tracing.private import FakeTensor
+
+
+def getitem(self: torch.Tensor, key: Any) -> Any:
+    """Index by plain parts one axis at a time: a symbolic run would dispatch full slices, which a concrete one does not."""
+    parts = key if isinstance(key, tuple) else (key,)
+    if (isinstance(self, FakeTensor) or self.is_meta) and len(parts) > 1 and all(map(_is_plain, parts)):
+        return _index_axes(self, parts)
+    return private.plain_getitem(self, key)
+
+
+def _is_number(given: Any, number: int) -> bool:
+    return given is None or isinstance(given, int) and given == number
+
+
+def _covers(part: slice, length: Any) -> bool:
+    """Whether a slice takes an axis whole, as far as can be told without asking about symbols."""
+    if not _is_number(part.start, 0) or not _is_number(part.step, 1):
+        return False
+    if isinstance(part.stop, int) and isinstance(length, int):
+        return part.stop >= length
+    return part.stop is None or private.expression_of(part.stop) == private.expression_of(length)
+
+
+def _is_plain(part: Any) -> bool:
+    return part is None or part is Ellipsis or isinstance(part, (slice, int, torch.SymInt)) and not isinstance(part, bool)
+
+
+def _index_axes(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
+    """Basic indexing one axis at a time, as ATen does it: unsqueeze, select, and slices that are not full."""
+    taken = sum(part is not None and part is not Ellipsis for part in parts)
+    result, axis = tensor, 0
+    for part in parts:
+        if part is Ellipsis:
+            axis += tensor.dim() - taken
+        elif part is None:
+            result, axis = result.unsqueeze(axis), axis + 1
+        elif isinstance(part, slice):
+            result = result if _covers(part, result.shape[axis]) else _slice(result, axis, part)
+            axis += 1
+        else:
+            result = result.select(axis, part)
+    return torch.ops.aten.alias(tensor) if result is tensor else result
+
+
+def _slice(tensor: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
+    start = 0 if part.start is None else part.start
+    stop = sys.maxsize if part.stop is None else part.stop
+    return torch.ops.aten.slice(tensor, axis, start, stop, 1 if part.step is None else part.step)
