@@ -1,6 +1,6 @@
 """`python -m benchmarks`: what symacct costs beside counting numerically, measured here and now in one run.
 
-Whole cold processes, imports included. On a busy machine the clock says little; the processor's seconds say more.
+Whole cold processes, imports included. On a busy machine the clock says little, the processor's seconds more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
                 ("126 layers / 2 layers", _ratio(deep_cost, shallow_cost), "≤ 1.1"),
                 ("derive gpt2 --at …", f"{stored.processor:.2f} s ({stored.clock:.2f} s)", "< 0.7 s"),
                 ("derive gpt2 imports torch", "yes" if loaded else "no", "no"),
-                ("flops.step evaluated", f"{evaluation.rate() / 1e6:.1f} million a second", "≥ 1 million a second"),
+                ("flops.step evaluated", f"{evaluation.rate() / 1e6:.1f} million/s", "≥ 1 million/s"),
             )
         )
 

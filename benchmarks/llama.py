@@ -1,7 +1,7 @@
 """The shape of Llama 3.1 405B: as a config to derive, and counted numerically when run as a program.
 
-The program builds the model on the meta device, runs forward and backward once under torch's FlopCounterMode and
-prints the FLOPs. The causal mask is given: transformers would read token positions to make it, which meta has not.
+The program builds the model on the meta device, runs forward and backward once under torch's FlopCounterMode
+and prints the FLOPs. The mask is given: to make one, transformers reads values, which meta tensors do not have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SHAPE = {
 
 def write_config(folder: Path, layers: int) -> Path:
     """A folder with the config.json of this shape, that many layers deep."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPE, "num_hidden_layers": layers}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPE}
+    config["num_hidden_layers"] = layers
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

@@ -36,7 +36,7 @@ def run(words: Sequence[str]) -> Cost:
 
 
 def medians(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Cost]:
-    """Each command's median cost. The commands take turns, so that a busy spell of the machine hits them all."""
+    """Each command's median cost. The commands take turns: a busy spell of the machine hits them all."""
     runs: dict[str, list[Cost]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, words in commands.items():

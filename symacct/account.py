@@ -164,6 +164,10 @@ class Ledger:
         if graph.mode == "train":
             found["bytes.grads"] = _sum(graph.sources("gradient"), lambda t: t.bytes)
             found["bytes.optimizer"] = _sum(graph.sources("state"), lambda t: t.bytes)
+        if graph.kept is not None:
+            found["bytes.saved"] = add(saved_bytes(graph).values())
+        if graph.peak is not None:
+            found["bytes.peak"] = sp.Max(*(live for _, live in graph.peak), evaluate=False) if len(graph.peak) > 1 else graph.peak[0][1]
         found["bytes.read"] = add(e.read for e in self.entries)
         found["bytes.written"] = add(e.written for e in self.entries)
         return found
@@ -259,6 +263,17 @@ def _alike(value: Any) -> Any:
 
 def _sum(places: Iterable[Placed], read: Callable[[Tensor], Expr]) -> Expr:
     return add(sp.expand(total_over(read(out), p.loops)) for p in places for out in p.node.outputs)
+
+
+def saved_bytes(graph: Graph) -> dict[str, Expr]:
+    """Bytes kept for backward by each value's storage, over all its repetitions; each storage once, parameters never."""
+    loops = {out.value: p.loops for p in graph.placed() for out in p.node.outputs}
+    found = {}
+    for name, count in (graph.kept or {}).items():
+        size, around = graph.storages[name], loops[name]
+        whole = sp.expand(count - sp.Mul(*(loop.count for loop in around))) == 0
+        found[name] = sp.expand(total_over(size, around) if whole else count * size)
+    return found
 
 
 def _symbols(a: Any) -> set[sp.Symbol]:

@@ -15,7 +15,7 @@ gradient, an optimizer's state. Its `label` is the tensor's name, its `notes` wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy as sp
@@ -130,7 +130,12 @@ class SymbolInfo:
 
 @dataclass(frozen=True)
 class Graph:
-    """A traced step with everything that later answers need."""
+    """A traced step with everything that later answers need.
+
+    `storages`: bytes of each storage, by the value that it was made for. `kept`: how often that storage is kept for
+    backward over all repetitions; None where this follows no rule, or outside training. `peak`: the places that may
+    hold the peak, each a node's name and the live bytes there; None where they follow no rule.
+    """
 
     target: str
     mode: str
@@ -140,7 +145,9 @@ class Graph:
     items: tuple[Item, ...]
     values: Mapping[str, int]
     remarks: tuple[str, ...] = ()
-    storages: Mapping[str, Expr] | None = None
+    storages: Mapping[str, Expr] = field(default_factory=dict)
+    kept: Mapping[str, Expr] | None = None
+    peak: tuple[tuple[str, Expr], ...] | None = None
 
     def __post_init__(self) -> None:
         validate(self)

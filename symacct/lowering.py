@@ -47,6 +47,8 @@ class Lowering:
         self.items = self.model.items
         self.names = {position: f"n{number}" for number, (position, _) in enumerate(leaves(self.items))}
         self.storages: dict[str, Expr] = {}
+        self.kept: dict[str, Expr] = {}
+        self.irregular: list[str] = []  # what is kept in repetitions that follow no rule
         self.tensors: dict[str, Tensor] = {}
         self.lifted: set[str] = set()
         self.merged: set[str] = set()  # values that stand for several unlike ones, by their total size
@@ -203,6 +205,7 @@ class _Here:
         storage = self._storage(value.storage, name)
         if storage == name:
             low.storages[name] = self._quantity(lambda r, rec: r.trace.storages[first_of(r, rec, number).storage], "a storage")
+            self._keep(name, number)
         if len(members) == 1 and not self._varies(number):
             return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage)
         if self._alike(number):
@@ -223,6 +226,20 @@ class _Here:
 
     def _shape(self, number: int, rank: int) -> tuple[Expr, ...]:
         return tuple(self._quantity(lambda r, rec, k=k: first_of(r, rec, number).shape[k], "a size") for k in range(rank))
+
+    def _keep(self, name: str, number: int) -> None:
+        """Note in how many of its repetitions the value's storage is kept for backward, if in any."""
+        low = self.lowering
+        runs = list({id(run): run for run in (low.model, *low.concrete)}.values())
+        counts = [sum(first_of(run, rec, number).storage in run.trace.kept for _, rec in run.at.get(self.position, ())) for run in runs]
+        if not any(counts):
+            return
+        times = low.repetitions(self.position, ())
+        for count in (times, *(times - k for k in (1, 2)), sp.Integer(1), sp.Integer(2)):
+            if all(count.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}) == seen for run, seen in zip(runs, counts, strict=True)):
+                low.kept[name] = count
+                return
+        low.irregular.append(f"{self.record.op} in {self.record.module or 'the model'}")
 
     def _repetitions(self, number: int) -> Expr | None:
         """How many operands a group of outputs follows, by the loops around their maker."""

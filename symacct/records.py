@@ -76,6 +76,7 @@ class Trace:
     merged: list[tuple[Any, Any, str]] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
+    kept: set[int] = field(default_factory=set)
     calls: dict[int, Any] = field(default_factory=dict)
 
 

@@ -13,7 +13,7 @@ from symacct.errors import FormulaError, GraphError
 from symacct.expressions import parse, to_text
 from symacct.graph import Assumption, Graph, Item, Loop, Node, Ref, SymbolInfo, Tensor
 
-VERSION = 1
+VERSION = 2
 
 
 def dumps(graph: Graph) -> str:
@@ -28,7 +28,9 @@ def dumps(graph: Graph) -> str:
         "values": dict(graph.values),
         "remarks": list(graph.remarks),
         "storages": {name: to_text(size) for name, size in graph.storages.items()},
+        "kept": None if graph.kept is None else {name: to_text(count) for name, count in graph.kept.items()},
     }
+    head["peak"] = None if graph.peak is None else [[name, to_text(live)] for name, live in graph.peak]
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     body = ",\n".join(_write_items(graph.items, "  "))
     return "{\n" + ",\n".join(lines) + ',\n"items": [\n' + body + "\n]\n}\n"
@@ -121,6 +123,8 @@ def _read_graph(data: dict[str, Any]) -> Graph:
         values=dict(data["values"]),
         remarks=tuple(data["remarks"]),
         storages={name: parse(size) for name, size in data["storages"].items()},
+        peak=None if data["peak"] is None else tuple((name, parse(live)) for name, live in data["peak"]),
+        kept=None if data["kept"] is None else {name: parse(count) for name, count in data["kept"].items()},
     )
 
 

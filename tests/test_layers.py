@@ -14,7 +14,7 @@ from layers import ROOT, calls, imported, mentions, misplaced, own_imports, priv
 ORDER = """
     errors dtypes symbols
     domination formula_text formula_reader canonical integer_program evaluation vectorised expressions
-    records folding graph domain lifting located lowering storage
+    records folding graph domain lifting located lowering peak storage
     rules conventions account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
     derive certificate verify_shapes verify_points verify_runs verify_blame verify_lifting verify check latex plan explain diff tables report

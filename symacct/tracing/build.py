@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import sympy as sp
+
 from symacct.domain import Domain, domain_of
 from symacct.errors import ModelFileError, SymacctError, TraceError
 from symacct.folding import Item, Leaf, fold, leaves, unfold
 from symacct.graph import Assumption, Graph, SymbolInfo
 from symacct.located import Run, leaves_of
 from symacct.lowering import Lowering
+from symacct.peak import peak
 from symacct.records import Pin, Trace
 from symacct.symbols import meaning_of
 from symacct.tracing.fx import fx_graph
@@ -62,8 +65,24 @@ class Builder:
         return Graph(
             target=target, mode=self.mode, device=self.device, symbols=self._symbols(made, located),
             assumptions=tuple(a for a in domain.assumptions if not _numeric(a)), items=made, values=dict(self.source.values),
-            remarks=tuple(self.remarks), storages=lowering.storages,
+            remarks=tuple(self.remarks), storages=lowering.storages, kept=self._kept(lowering),
+            peak=self._peak(lowering, structural),
         )
+
+    def _kept(self, lowering: Lowering) -> dict[str, sp.Expr] | None:
+        if self.mode != "train":
+            return None
+        if lowering.irregular:
+            self.remarks.append(f"what is kept for backward follows no rule at {lowering.irregular[0]}; bytes.saved is left out")
+            return None
+        return lowering.kept
+
+    def _peak(self, lowering: Lowering, structural: tuple[str, ...]) -> tuple[tuple[str, sp.Expr], ...] | None:
+        found = None if lowering.merged else peak(lowering.concrete, lowering.names, lowering.storages, structural)
+        if found is None:
+            self.remarks.append("live bytes follow no rule that the runs confirm; bytes.peak is left out")
+            return None
+        return tuple((candidate.node, candidate.bytes) for candidate in found)
 
     # Runs
 

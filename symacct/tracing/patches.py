@@ -20,6 +20,7 @@ import torch.nn.functional as F
 import torch.optim.optimizer as torch_optimizer
 
 from symacct.tracing import private
+from symacct.tracing.conversion import converting
 from symacct.tracing.indexing import getitem
 from symacct.tracing.integers import Integral, whole_numbers
 from symacct.tracing.lines import user_line
@@ -99,6 +100,7 @@ def _members(device: str) -> list[tuple[Any, str, Any]]:
     members: list[tuple[Any, str, Any]] = [
         (numbers, "Integral", Integral),
         (torch.Tensor, "__getitem__", getitem),
+        (torch.nn.Module, "_apply", converting(torch.nn.Module._apply)),
     ]
     members.append(private.grouped_products())
     if device == "cuda":

@@ -73,6 +73,11 @@ class Recorder(TorchDispatchMode):
         self.trace.records.append(Record(kind, (), (value,), phase, owner, "", name, notes))
         return value.id
 
+    def note_kept(self, loss: torch.Tensor) -> None:
+        """Call when only the loss is held: whatever else of the step lives is kept for backward."""
+        lasting = {out.storage for r in self.trace.records if r.op in ("parameter", "buffer", "state") for out in r.outputs}
+        self.trace.kept = set(self._alive.values()) - lasting - {self._storage(loss)}
+
     def owns(self, tensor: torch.Tensor, module: str) -> None:
         """Attribute what the optimizer does to this tensor's storage to a module."""
         self._owner[self._storage(tensor)] = module
@@ -270,4 +275,18 @@ def _norm_statistics(first: int) -> Any:
     return widen
 
 
-_STATISTICS = {"aten.native_layer_norm": _norm_statistics(1), "aten.native_group_norm": _norm_statistics(1)}
+def _without_random_state(first: int) -> Any:
+    """Fused attention also returns the state of the random generator, a few bytes a call: the kernel's bookkeeping."""
+
+    def drop(_: Any, result: Any) -> Any:
+        return tuple(part.new_empty(0) if k >= first and isinstance(part, torch.Tensor) else part for k, part in enumerate(result))
+
+    return drop
+
+
+_STATISTICS = {
+    "aten.native_layer_norm": _norm_statistics(1),
+    "aten.native_group_norm": _norm_statistics(1),
+    "aten._scaled_dot_product_flash_attention": _without_random_state(6),
+    "aten._scaled_dot_product_efficient_attention": _without_random_state(2),
+}

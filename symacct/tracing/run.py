@@ -51,6 +51,13 @@ def trace_concrete(source: ModelSource, mode: str, device: str, sizes: dict[str,
     return trace
 
 
+def trace_real(source: ModelSource, mode: str, sizes: dict[str, int]) -> Trace:
+    """Run once for real, on the CPU, at these sizes: real tensors, real kernels, real births and deaths."""
+    trace = Trace(dict(sizes))
+    _run(source, mode, "cpu", trace, None)
+    return trace
+
+
 def _settle(trace: Trace, sizes: SymbolicSizes) -> None:
     """Turn torch's expressions into ours, once the run has said all it knows about them."""
     from symacct.records import Record, Value
@@ -124,7 +131,9 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         optimizer = _prepared_optimizer(source, model) if mode == TRAINING else None
         _bring_in(recorder, model, inputs, optimizer)
         if mode == TRAINING:
-            _training_step(source, model, inputs, optimizer, recorder)
+            held = [inputs]
+            del inputs
+            _training_step(source, model, held, optimizer, recorder)
         else:
             _inference(source, model, inputs, recorder)
 
@@ -212,13 +221,12 @@ def _loss_of(source: ModelSource, output: Any, sizes: Any, inputs: Any) -> torch
     return total
 
 
-def _training_step(source: ModelSource, model: Any, inputs: Any, optimizer: Any, recorder: Recorder) -> None:
+def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: Any, recorder: Recorder) -> None:
+    """Forward, loss, backward, step. `held` holds the inputs, which are let go before backward, as the output is:
+    what lives on then, autograd keeps."""
     with recorder.watching():
-        with _guarding_user_code(source, "the forward pass"):
-            output = _call(model, inputs)
-        recorder.phase, recorder.modules = "loss", []
-        with _guarding_user_code(source, "loss(...)"):
-            loss = _loss_of(source, output, recorder.trace.sizes, inputs)
+        loss = _forward_and_loss(source, model, held, recorder)
+        recorder.note_kept(loss)
         recorder.phase = "backward"
         if loss.requires_grad:
             with _guarding_user_code(source, "the backward pass"):
@@ -231,14 +239,24 @@ def _training_step(source: ModelSource, model: Any, inputs: Any, optimizer: Any,
         if optimizer is not None:
             with _guarding_user_code(source, "the optimizer's step"):
                 optimizer.step()
-    recorder.trace.outputs = tuple(
-        v for _, t in _tensors(output, "output") if (v := recorder.value_of(t)) is not None
-    )
+
+
+def _forward_and_loss(source: ModelSource, model: Any, held: list[Any], recorder: Recorder) -> torch.Tensor:
+    inputs = held.pop()
+    with _guarding_user_code(source, "the forward pass"):
+        output = _call(model, inputs)
+    recorder.phase, recorder.modules = "loss", []
+    with _guarding_user_code(source, "loss(...)"):
+        loss = _loss_of(source, output, recorder.trace.sizes, inputs)
+    recorder.trace.outputs = _values(output, recorder)
+    return loss
+
+
+def _values(output: Any, recorder: Recorder) -> tuple[int, ...]:
+    return tuple(v for _, t in _tensors(output, "output") if (v := recorder.value_of(t)) is not None)
 
 
 def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder) -> None:
     with torch.no_grad(), recorder.watching(), _guarding_user_code(source, "the forward pass"):
         output = _call(model, inputs)
-    recorder.trace.outputs = tuple(
-        v for _, t in _tensors(output, "output") if (v := recorder.value_of(t)) is not None
-    )
+    recorder.trace.outputs = _values(output, recorder)

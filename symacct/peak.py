@@ -1,0 +1,138 @@
+"""The peak of a step: live bytes at every event of located runs, as one expression per place where it may lie.
+
+A storage lives from the record that made it to its recorded death; last use is not death. Inside a repeated region
+live bytes are affine in the iteration, so only the first and the last one are candidates. How many storages of each
+size live there is affine in each structural size: fitted on the runs, and the maximum is compared with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from symacct.domination import undominated
+from symacct.folding import Repeat
+from symacct.located import Position, Run
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+_LASTING = ("parameter", "buffer", "state", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Live bytes at one place: during the op of node `node`, in the first or last repetition of each loop around it."""
+
+    node: str
+    bytes: Expr
+
+
+def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[str, Expr], structural: Sequence[str]) -> tuple[Candidate, ...] | None:
+    """The undominated candidates for the peak; None when live bytes follow no rule that the runs confirm."""
+    sizes = sorted(set(storages.values()), key=str)
+    if any(not s.is_positive for size in sizes for s in size.free_symbols):
+        return None
+    timelines = [_Timeline(run, names, storages, sizes) for run in runs]
+    candidates: dict[Expr, str] = {}
+    for place, name in names.items():
+        for corner in product((0, -1), repeat=_depth(runs[0].items, place)):
+            counts = [t.counts(place, corner) for t in timelines]
+            live = _fitted(counts, timelines, structural, sizes)
+            if live is None:
+                return None
+            candidates.setdefault(live, name)
+    kept = undominated([c for c in candidates if c != 0])
+    found = tuple(Candidate(candidates[c], c) for c in kept)
+    return found if all(t.confirms(found) for t in timelines) else None
+
+
+class _Timeline:
+    """How many storages of each size live during each record of a run."""
+
+    def __init__(self, run: Run, names: Mapping[Position, str], storages: Mapping[str, Expr], sizes: Sequence[Expr]) -> None:
+        self.run = run
+        column = {size: k for k, size in enumerate(sizes)}
+        records = run.trace.records
+        made: dict[int, int] = {}
+        for number, record in enumerate(records):
+            for out in record.outputs:
+                made.setdefault(out.storage, 0 if record.op in _LASTING else number)
+        ends = {storage: at for at, storage in run.trace.deaths}
+        lasting = {out.storage for r in records if r.op in _LASTING for out in r.outputs}
+        lasting |= {run.values[v].storage for v in run.trace.outputs}
+        change = np.zeros((len(records) + 1, len(sizes)), dtype=np.int64)
+        for storage, value in run.owner.items():
+            position, _, number = run.maker[value]
+            name = f"{names[position]}.{number}" if number else names[position]
+            end = len(records) if storage in lasting else ends.get(storage, len(records))
+            change[made[storage], column[storages[name]]] += 1
+            change[max(end, made[storage]), column[storages[name]]] -= 1
+        self.live = np.cumsum(change, axis=0)[:-1]
+        self.numbers = {symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}
+        self.values = [int(size.xreplace(self.numbers)) for size in sizes]
+        self.index = {id(record): number for number, record in enumerate(records)}
+
+    def counts(self, place: Position, corner: tuple[int, ...]) -> Any:
+        """The counts at the given corner of the loops around a place; None where the run does not come there."""
+        rows = self.run.at.get(place)
+        if not rows:
+            return None
+        ends = tuple(min(i[k] for i, _ in rows) if end == 0 else max(i[k] for i, _ in rows) for k, end in enumerate(corner))
+        record = next((record for iteration, record in rows if iteration == ends), None)
+        return None if record is None else self.live[self.index[id(record)]]
+
+    def confirms(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether the largest candidate is the run's true peak."""
+        truth = max(sum(int(n) * v for n, v in zip(row, self.values, strict=True)) for row in self.live)
+        return max(int(c.bytes.xreplace(self.numbers)) for c in candidates) == truth
+
+
+def _depth(items: Any, place: Position) -> int:
+    depth = 0
+    for number in place[:-1]:
+        assert isinstance(items[number], Repeat)
+        items, depth = items[number].items, depth + 1
+    return depth
+
+
+def _fitted(counts: Sequence[Any], timelines: Sequence[_Timeline], structural: Sequence[str], sizes: Sequence[Expr]) -> Expr | None:
+    """Σ count · size, with every count affine in each structural size."""
+    seen = [(c, t.run.trace.sizes) for c, t in zip(counts, timelines, strict=True) if c is not None]
+    if not seen:
+        return sp.Integer(0)
+    powers = list(product((0, 1), repeat=len(structural)))
+    rows = [[Fraction(int(np.prod([point[s] ** p for s, p in zip(structural, power, strict=True)] or [1]))) for power in powers] for _, point in seen]
+    matrix = np.stack([c for c, _ in seen])
+    total = sp.Integer(0)
+    for k in np.flatnonzero(matrix.any(axis=0)):
+        column = [int(n) for n in matrix[:, k]]
+        coefficients = _affine(rows, column)
+        if coefficients is None:
+            return None
+        count = sp.Add(*(sp.Rational(c.numerator, c.denominator) * sp.Mul(*(symbol(s) for s, p in zip(structural, power, strict=True) if p)) for c, power in zip(coefficients, powers, strict=True)))
+        total += count * sizes[k]
+    return sp.expand(total)
+
+
+def _affine(rows: list[list[Fraction]], column: list[int]) -> list[Fraction] | None:
+    """Exact coefficients of the rows that give the column; a constant is tried first."""
+    if len(set(column)) == 1:
+        return [Fraction(column[0])] + [Fraction(0)] * (len(rows[0]) - 1)
+    width = len(rows[0])
+    work = [[*row, Fraction(value)] for row, value in zip(rows, column, strict=True)]
+    for pivot in range(width):
+        found = next((r for r in range(pivot, len(work)) if work[r][pivot]), None)
+        if found is None:
+            return None
+        work[pivot], work[found] = work[found], work[pivot]
+        work[pivot] = [a / work[pivot][pivot] for a in work[pivot]]
+        for r in range(len(work)):
+            if r != pivot and work[r][pivot]:
+                work[r] = [a - work[r][pivot] * b for a, b in zip(work[r], work[pivot], strict=True)]
+    return None if any(row[-1] for row in work[width:]) else [work[j][-1] for j in range(width)]

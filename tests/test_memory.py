@@ -1,0 +1,188 @@
+"""Bytes kept for backward and the peak: published forms, and real CPU runs at other sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import symacct
+from symacct.account import Ledger
+from symacct.formula_reader import parse
+from symacct.oracles import measure
+from symacct.symbols import symbol
+from symacct.tracing.build import Builder
+from symacct.tracing.model_file import load_model_file, model_source
+from symacct.tracing.run import trace_real
+
+
+class Block(nn.Module):
+    """A pre-LN GPT block on (s, b, h), as in Korthikanti et al. 2022, figure 2."""
+
+    def __init__(self, h, a, dropout=0.1, fused=False):
+        super().__init__()
+        self.a, self.fused = a, fused
+        self.ln1, self.ln2 = nn.LayerNorm(h), nn.LayerNorm(h)
+        self.qkv, self.proj = nn.Linear(h, 3 * h), nn.Linear(h, h)
+        self.up, self.down = nn.Linear(h, 4 * h), nn.Linear(4 * h, h)
+        self.drop = nn.Dropout(dropout)
+
+    def attention(self, q, k, v):
+        if self.fused:
+            return F.scaled_dot_product_attention(q, k, v)
+        weights = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+        return self.drop(weights.softmax(-1)) @ v
+
+    def forward(self, x):
+        s, b, h = x.shape
+        q, k, v = (t.view(s, b, self.a, h // self.a).permute(1, 2, 0, 3) for t in self.qkv(self.ln1(x)).split(h, -1))
+        x = x + self.drop(self.proj(self.attention(q, k, v).permute(2, 0, 1, 3).reshape(s, b, h)))
+        return x + self.drop(self.down(F.gelu(self.up(self.ln2(x)))))
+
+
+SIZES = {"s": 16, "b": 2, "h": 32, "a": 4}
+
+
+def saved(model, device="cuda", **sizes):
+    ledger = symacct.derive(
+        model=lambda h, a: model(h, a).to(torch.bfloat16),
+        inputs=lambda s, b, h: torch.randn(s, b, h, dtype=torch.bfloat16, requires_grad=True),
+        dims={**SIZES, **sizes},
+        device=device,
+    )
+    return ledger.formulas["bytes.saved"]
+
+
+# Korthikanti et al. 2022, equation 1, plus the norm statistics they leave out; masks of one byte on CUDA,
+# in the activations' dtype on the CPU.
+@pytest.mark.parametrize(
+    ("device", "dropout", "fused", "expected"),
+    [
+        ("cuda", 0.1, False, "34*s*b*h + 5*a*s**2*b + 16*s*b"),
+        ("cpu", 0.1, False, "36*s*b*h + 6*a*s**2*b + 8*s*b"),
+        ("cuda", 0.0, False, "32*s*b*h + 2*a*s**2*b + 16*s*b"),
+        ("cuda", 0.0, True, "32*s*b*h + 4*a*b*s + 16*s*b"),
+    ],
+)
+def test_a_gpt_block_keeps_what_korthikanti_count(device, dropout, fused, expected):
+    assert saved(lambda h, a: Block(h, a, dropout, fused), device) == parse(expected)
+
+
+class Recomputed(Block):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+def test_full_recomputation_keeps_the_block_input_alone():
+    assert saved(Recomputed) == parse("2*s*b*h")
+
+
+class CoreRecomputed(Block):
+    def attention(self, q, k, v):
+        return checkpoint(super().attention, q, k, v, use_reentrant=False)
+
+
+def test_selective_recomputation_drops_the_quadratic_term():
+    assert saved(CoreRecomputed) == parse("34*s*b*h + 16*s*b")
+
+
+# Against real executions
+
+
+def built(model, inputs, dims, device="cpu"):
+    source = model_source("m", dims=dims, model=model, inputs=inputs)
+    return source, Ledger(Builder(source, "train", device).graph("m"))
+
+
+def mlp(activation):
+    return lambda d, f: nn.Sequential(nn.Linear(d, f), activation(), nn.Linear(f, d))
+
+
+class Views(nn.Module):
+    """Views into one storage, an in-place op, a module called twice, and a part without gradients."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.a, self.b = nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, x):
+        y = self.a(x)
+        y = F.relu(y, inplace=True)
+        left, right = y.transpose(0, 1), y.flatten()
+        with torch.no_grad():
+            scale = self.b(x).mean()
+        return self.a(y).sum() + (left * scale).sum() + right.sin().sum()
+
+
+CASES = {
+    "relu": (mlp(nn.ReLU), lambda B, d: torch.randn(B, d), {"B": 4, "d": 16, "f": 32}),
+    "leaky relu": (mlp(nn.LeakyReLU), lambda B, d: torch.randn(B, d), {"B": 4, "d": 16, "f": 32}),
+    "gelu": (mlp(nn.GELU), lambda B, d: torch.randn(B, d), {"B": 4, "d": 16, "f": 32}),
+    "layer norm": (lambda d: nn.LayerNorm(d), lambda B, d: torch.randn(B, d, requires_grad=True), {"B": 4, "d": 16}),
+    "dropout": (lambda d: nn.Sequential(nn.Linear(d, d), nn.Dropout(0.3), nn.Linear(d, d)), lambda B, d: torch.randn(B, d), {"B": 4, "d": 16}),
+    "batch norm": (
+        lambda c: nn.Sequential(nn.Conv2d(3, c, 3, bias=False), nn.BatchNorm2d(c), nn.ReLU(), nn.Conv2d(c, c, 3)),
+        lambda B, n: torch.randn(B, 3, n, n), {"B": 2, "c": 6, "n": 9},
+    ),
+    "views": (lambda d: Views(d), lambda B, d: torch.randn(B, d), {"B": 6, "d": 10}),
+    "frozen": (
+        lambda d, f: nn.Sequential(nn.Linear(d, f).requires_grad_(False), nn.ReLU(), nn.Linear(f, d)),
+        lambda B, d: torch.randn(B, d), {"B": 4, "d": 16, "f": 24},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_saved_bytes_and_peak_equal_a_real_run_at_other_sizes(name):
+    model, inputs, dims = CASES[name]
+    source, ledger = built(model, inputs, dims)
+    for step in (1, 3):
+        sizes = {size: value + step for size, value in dims.items()}
+        torch.manual_seed(0)
+        run = measure(source.model(sizes), source.inputs(sizes))
+        now = {symbol(size): value for size, value in sizes.items()}
+        assert int(ledger.formulas["bytes.saved"].xreplace(now)) == run.saved_bytes
+        assert int(ledger.formulas["bytes.peak"].xreplace(now).doit()) == real_peak(source, sizes)
+
+
+# BP-67 and BP-65 of the project's collection of reported cases: figures counted by hand there
+def test_what_an_activation_keeps():
+    _, relu = built(*CASES["relu"])
+    _, leaky = built(*CASES["leaky relu"])
+    _, norm = built(*CASES["layer norm"])
+    at = {symbol("B"): 4, symbol("d"): 16, symbol("f"): 32}
+    reads = [int(ledger.formulas["bytes.saved"].xreplace({**at, symbol("f"): 32})) for ledger in (relu, leaky)]
+    assert reads == [4 * 16 * 4 + 4 * 32 * 4, 4 * 16 * 4 + 4 * 32 * 4 + 4 * 32 * 4]
+    assert int(norm.formulas["bytes.saved"].xreplace(at)) == 4 * 16 * 4 + 2 * 4 * 4
+
+
+def real_peak(source, sizes):
+    """The largest sum of live storages during a real step, from their births and deaths."""
+    trace = trace_real(source, "train", sizes)
+    lasting = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
+    values = {out.id: out.storage for r in trace.records for out in r.outputs}
+    lasting |= {values[v] for v in trace.outputs}
+    ends = {storage: at for at, storage in trace.deaths if storage not in lasting}
+    born: dict[int, int] = {}
+    for number, record in enumerate(trace.records):
+        for out in record.outputs:
+            born.setdefault(out.storage, 0 if out.storage in lasting and record.op != "gradient" and out.storage not in values.values() else number)
+    for storage in {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}:
+        born[storage] = 0
+    last = len(trace.records)
+    return max(sum(size for s, size in trace.storages.items() if s in born and born[s] <= e < ends.get(s, last)) for e in range(last))
+
+
+@pytest.mark.parametrize("example", ["gpt", "llama"])
+def test_an_example_keeps_and_peaks_as_it_really_does(example):
+    source = load_model_file(f"examples/{example}.py")
+    ledger = Ledger(Builder(source, "train", "cpu").graph(example))
+    for depth in (2, 4):
+        sizes = {**source.dims, "L": depth, "B": 3, "T": 6}
+        inputs = source.inputs(sizes)
+        run = measure(source.model(sizes), inputs, lambda output, s=sizes, i=inputs: source.loss(output, s, i))
+        now = {symbol(size): value for size, value in sizes.items()}
+        assert int(ledger.formulas["bytes.saved"].xreplace(now)) == run.saved_bytes
+        assert int(ledger.formulas["bytes.peak"].xreplace(now).doit()) == real_peak(source, sizes)
