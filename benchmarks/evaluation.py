@@ -14,7 +14,7 @@ _LARGEST = {"B": 64, "T": 8192, "V": 131072, "L": 96, "d": 8192, "h": 64, "f": 3
 
 
 def rate(key: str = "flops.step", rounds: int = 5) -> float:
-    """Evaluations a second of this formula of gpt2, in the best round; a sample is compared with exact values."""
+    """Evaluations a second of a formula of gpt2 in the best round; a sample is compared with exact values."""
     formula = symacct.derive("gpt2").formulas[key]
     random = np.random.default_rng(0)
     sizes = {name: random.integers(1, most, CONFIGURATIONS) for name, most in _LARGEST.items()}

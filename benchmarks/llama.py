@@ -1,7 +1,7 @@
 """The shape of Llama 3.1 405B: as a config to derive, and counted numerically when run as a program.
 
 The program builds the model on the meta device, runs forward and backward once under torch's FlopCounterMode
-and prints the FLOPs. The mask is given: to make one, transformers reads values, which meta tensors do not have.
+and prints the FLOPs. The mask is given: to make one, transformers reads values, which meta tensors lack.
 """
 
 from __future__ import annotations

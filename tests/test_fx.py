@@ -55,7 +55,7 @@ def recorded(name, symbolic):
 
 
 def placed(graph, sizes, model, inputs):
-    """What the placeholders stand for: sizes by name, tensors in the model's order, a new optimizer's zeros."""
+    """What the placeholders stand for: sizes by name, tensors in the model's order, an optimizer's zeros."""
     tensors = {
         "parameter": iter([p.detach().clone() for p in model.parameters()]),
         "buffer": iter([b.detach().clone() for b in model.buffers()]),

@@ -161,18 +161,16 @@ def test_what_an_activation_keeps():
 def real_peak(source, sizes):
     """The largest sum of live storages during a real step, from their births and deaths."""
     trace = trace_real(source, "train", sizes)
-    lasting = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
-    values = {out.id: out.storage for r in trace.records for out in r.outputs}
-    lasting |= {values[v] for v in trace.outputs}
-    ends = {storage: at for at, storage in trace.deaths if storage not in lasting}
-    born: dict[int, int] = {}
+    given = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
+    storages = {out.id: out.storage for r in trace.records for out in r.outputs}
+    held = given | {storages[value] for value in trace.outputs}  # the caller keeps its inputs and the output
+    ends = {storage: at for at, storage in trace.deaths if storage not in held}
+    born = dict.fromkeys(given, 0)
     for number, record in enumerate(trace.records):
         for out in record.outputs:
-            born.setdefault(out.storage, 0 if out.storage in lasting and record.op != "gradient" and out.storage not in values.values() else number)
-    for storage in {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}:
-        born[storage] = 0
+            born.setdefault(out.storage, number)
     last = len(trace.records)
-    return max(sum(size for s, size in trace.storages.items() if s in born and born[s] <= e < ends.get(s, last)) for e in range(last))
+    return max(sum(trace.storages[s] for s in born if born[s] <= e < ends.get(s, last)) for e in range(last))
 
 
 @pytest.mark.parametrize("example", ["gpt", "llama"])
