@@ -25,11 +25,16 @@ def derive(
     meanings: Mapping[str, str] | None = None,
     mode: str = "train",
     device: str = "cuda",
+    dtype: str | None = None,
+    checkpoint: str | None = None,
     convention: str | None = None,
     allow_unknown: bool = False,
     **switches: str | None,
 ) -> Ledger:
     """The ledger of a target, or of a model and its inputs given as functions of sizes (or ready, with `dims={}`).
+
+    `dtype` ("fp32", "fp16", "bf16") converts the model and its inputs. `checkpoint` recomputes each block ("full") or
+    the modules whose paths fit a pattern, by torch's own checkpoint.
 
     >>> ledger = derive("gpt2")
     >>> ledger.at(B=1, T=1024, V=50257, L=12, d=768, h=12, f=3072)["params.total"]
@@ -41,14 +46,15 @@ def derive(
     if target is None and (model is None or inputs is None):
         raise ModelFileError("nothing to derive: name a target, or give model=, inputs= and dims= (dims={} if both are ready)")
     if target is not None:
-        return Ledger(graph_of(target, mode, device), chosen, allow_unknown)
+        return Ledger(graph_of(target, mode, device, dtype, checkpoint), chosen, allow_unknown)
     from symacct.tracing.build import Builder
     from symacct.tracing.model_file import model_source
+    from symacct.tracing.preparation import prepared
 
     source = model_source(
         "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=optimizer, meanings=meanings
     )
-    return Ledger(Builder(source, mode, device).graph("the model"), chosen, allow_unknown)
+    return Ledger(Builder(prepared(source, dtype, checkpoint), mode, device).graph("the model"), chosen, allow_unknown)
 
 
 def _function(given: Any) -> Callable[..., Any]:

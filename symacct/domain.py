@@ -248,12 +248,12 @@ def _other(guard: Expr, asked: bool) -> Expr | None:
     """An equality of sizes, or an inequality that the user's own code asked about.
 
     Dropped: equalities of roots (a number such as a scale was computed from a size; sizes are checked by other runs),
-    and `x > 1` for a whole x, which is false only where a size degenerates.
+    and `h/h_kv > 1` for a ratio, which is false only where two sizes are one: what is computed stays the same.
     """
     if isinstance(guard, sp.Eq):
         return None if guard.has(sp.Float) or any(not p.exp.is_Integer for p in guard.atoms(sp.Pow)) else guard
     if asked and isinstance(guard, (sp.Lt, sp.Le, sp.Gt, sp.Ge)):
-        return None if isinstance(guard, (sp.Gt, sp.Lt)) and guard.lts == 1 else guard
+        return None if isinstance(guard, (sp.Gt, sp.Lt)) and guard.lts == 1 and not guard.gts.is_Symbol else guard
     return None
 
 

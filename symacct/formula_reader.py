@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import NoReturn
@@ -25,6 +25,7 @@ from symacct.formula_text import FUNCTIONS, MAX_POWER, is_readable
 from symacct.symbols import symbol
 
 Expr = sp.Expr
+Token = tuple[str, str, int]
 _MAX_LENGTH = 40_000
 _MAX_DEPTH = 32
 _MAX_QUOTIENTS = 4
@@ -56,9 +57,14 @@ def parse(text: str, names: Collection[str] | None = None) -> Expr:
 def _read(text: str) -> tuple[Expr, tuple[tuple[str, int], ...]]:
     if len(text) > _MAX_LENGTH:
         long = f"a formula of {len(text):,} characters; at most {_MAX_LENGTH:,} are read"
-        raise FormulaError(f"{long}\n{_caret(text, _MAX_LENGTH)}")
+        raise FormulaError(f"{long}\n{caret(text, _MAX_LENGTH)}")
     reader = _Reader(text)
     return reader.whole(), tuple(reader.seen.items())
+
+
+def parse_tokens(text: str, tokens: Sequence[Token]) -> Expr:
+    """The expression that tokens mean, each a kind ("number", "name", "sign", "bad"), its text and its place in `text`."""
+    return _Reader(text, tokens).whole()
 
 
 class _Reader:
@@ -66,11 +72,11 @@ class _Reader:
 
     __slots__ = ("at", "depth", "seen", "text", "tokens", "under")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, tokens: Sequence[Token] | None = None) -> None:
         self.text = text
         stripped = text.rstrip(" \t\r\n")
-        self.tokens = [(m.lastgroup, m[m.lastgroup], m.start(m.lastgroup)) for m in _TOKEN.finditer(stripped)]
-        self.tokens.append(("end", "", len(stripped)))
+        found = [(m.lastgroup or "", m[m.lastgroup], m.start(m.lastgroup)) for m in _TOKEN.finditer(stripped)] if tokens is None else tokens
+        self.tokens = [*found, ("end", "", len(stripped))]
         self.at = self.depth = self.under = 0
         self.seen: dict[str, int] = {}
 
@@ -223,7 +229,7 @@ class _Reader:
         self.fail(f"expected {wanted}, found {what}", at)
 
     def fail(self, message: str, at: int) -> NoReturn:
-        raise FormulaError(f"{message}\n{_caret(self.text, at)}")
+        raise FormulaError(f"{message}\n{caret(self.text, at)}")
 
 
 def _times(factors: list[Expr]) -> Expr:
@@ -280,10 +286,10 @@ def _unknown(text: str, name: str, at: int, names: Collection[str]) -> NoReturn:
     near = get_close_matches(name, known, 1) or [n for n in known if n.lower() == name.lower()]
     known_names = f"known are {', '.join(known)}" if known else "no names are known here"
     hint = f"did you mean {near[0]!r}?" if near else known_names
-    raise UnknownSymbol(f"unknown symbol {name[:40]!r}; {hint}\n{_caret(text, at)}")
+    raise UnknownSymbol(f"unknown symbol {name[:40]!r}; {hint}\n{caret(text, at)}")
 
 
-def _caret(text: str, at: int, width: int = 72) -> str:
+def caret(text: str, at: int, width: int = 72) -> str:
     """The text around a position with a caret under it; what may not take one column is shown as `?`."""
     begin = max(0, min(at - width // 2, len(text) - width))
     part = re.sub(r"[\t\r\n]", " ", text[begin : begin + width])

@@ -33,21 +33,25 @@ def _folders() -> Iterator[Any]:
         yield packaged
 
 
-def graph_of(target: str, mode: str = "train", device: str = "cuda") -> Graph:
-    """The graph of a target. Torch is imported only when the target has to be traced.
+def graph_of(target: str, mode: str = "train", device: str = "cuda", dtype: str | None = None, checkpoint: str | None = None) -> Graph:
+    """The graph of a target, in another dtype or with recomputation if asked. Torch is imported only to trace.
 
     Raises ModelFileError when the target is nothing of the four kinds, and what tracing or reading raises.
     """
     stored = _stored(target)
     if stored is not None:
-        return _checked_mode(stored, target, mode, device)
+        return _checked_mode(stored, target, mode, device, dtype, checkpoint)
     from symacct.tracing.build import Builder
 
-    return Builder(source_of(target), mode, device).graph(target)
+    return Builder(source_of(target, dtype, checkpoint), mode, device).graph(target)
 
 
-def source_of(target: str) -> Any:
-    """The traceable source of a model file or a config. Imports torch."""
+def source_of(target: str, dtype: str | None = None, checkpoint: str | None = None) -> Any:
+    """The traceable source of a model file or a config, in another dtype or with recomputation if asked. Imports torch."""
+    if dtype or checkpoint:
+        from symacct.tracing.preparation import prepared
+
+        return prepared(source_of(target), dtype, checkpoint)
     path = Path(target)
     if path.suffix == ".py":
         from symacct.tracing.model_file import load_model_file
@@ -83,9 +87,12 @@ def _is_config(path: Path) -> bool:
     return isinstance(data, dict) and "symacct" not in data and bool({"architectures", "model_type"} & set(data))
 
 
-def _checked_mode(graph: Graph, target: str, mode: str, device: str) -> Graph:
+def _checked_mode(graph: Graph, target: str, mode: str, device: str, dtype: str | None, checkpoint: str | None) -> Graph:
     if graph.mode != mode:
         raise GraphError(f"{target} is a stored graph of mode {graph.mode}, not {mode}; derive its model file with --mode {mode}")
     if graph.device != device:
         raise GraphError(f"{target} is a stored graph with {graph.device} behaviour; derive its model file with --device {device}")
+    if dtype or checkpoint:
+        option = f"--dtype {dtype}" if dtype else f"--checkpoint {checkpoint}"
+        raise GraphError(f"{target} is a stored graph, recorded as it is; derive its model file with {option}")
     return graph

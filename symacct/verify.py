@@ -21,6 +21,7 @@ from symacct.records import Trace
 from symacct.symbols import symbol
 from symacct.targets import graph_of, source_of
 from symacct.tracing.build import Builder
+from symacct.tracing.preparation import prepared
 from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
 from symacct.verify_lifting import lifted
@@ -38,7 +39,7 @@ _FUSED_BACKWARD = "aten._scaled_dot_product_"
 
 def verify(
     target: str | ModelSource, mode: str = "train", device: str = "cuda", points: int = 5, seed: int = 0,
-    graph: Graph | None = None, lifting: bool = True,
+    graph: Graph | None = None, lifting: bool = True, dtype: str | None = None, checkpoint: str | None = None,
 ) -> Certificate:
     """The certificate of a target's formulas, from at least `points` random points.
 
@@ -49,12 +50,12 @@ def verify(
     if mode not in ("train", "forward"):
         raise Unsupported(f"verify runs mode train and forward; {mode} has no real execution to compare with yet")
     if isinstance(target, ModelSource):
-        source, name = target, target.name
+        source, name = prepared(target, dtype, checkpoint), target.name
     else:
         source, name = None, target
     if graph is None:
-        graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device)
-    source = source or _source(name, graph)
+        graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint)
+    source = source or prepared(_source(name, graph), dtype, checkpoint)
     return _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting).certificate()
 
 

@@ -46,6 +46,16 @@ traced = _all(
         show_default=True,
         help="Whose kernels are assumed; no such device is needed.",
     ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["fp32", "fp16", "bf16"]),
+        help="Convert the model and its inputs; left out, they stay as the code makes them.",
+    ),
+    click.option(
+        "--checkpoint",
+        metavar="full|PATTERN",
+        help="Recompute each block, or the modules whose paths fit, in backward by torch's checkpoint.",
+    ),
 )
 
 priced = _all(
@@ -89,13 +99,13 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def graph_of(target: str, mode: str, device: str) -> Graph:
+def graph_of(target: str, mode: str, device: str, dtype: str | None = None, checkpoint: str | None = None) -> Graph:
     """The graph of a target; what tracing remarked goes to stderr."""
     from symacct import targets
 
     if sys.stderr.isatty() and target not in targets.catalogue():
         say(f"tracing {target} …")
-    graph = targets.graph_of(target, mode, device)
+    graph = targets.graph_of(target, mode, device, dtype, checkpoint)
     for remark in graph.remarks:
         say(f"note: {remark}")
     return graph
@@ -109,5 +119,5 @@ def answer_of(target: str, options: dict[str, Any]) -> Answer:
 
     chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
     numbers(options["at"])
-    graph = graph_of(target, options["mode"], options["device"])
+    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"])
     return answer(Ledger(graph, chosen, options["allow_unknown"]), options["at"], options["given"])

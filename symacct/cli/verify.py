@@ -20,13 +20,15 @@ from symacct.cli.options import debug, formats, say, traced
 @click.option("--seed", type=int, default=0, show_default=True, help="Which random sizes.")
 @formats("text", "json")
 @debug
-def verify(target: str, mode: str, device: str, points: int, seed: int, form: str) -> int:
+def verify(
+    target: str, mode: str, device: str, dtype: str | None, checkpoint: str | None, points: int, seed: int, form: str
+) -> int:
     """Run TARGET at random sizes and compare what is seen with the formulas. Exit 1 if they differ."""
     from symacct.report.proved import as_json, as_text
     from symacct.verify import verify as run
 
     say(f"running {target} at {points} random points …")
-    certificate = run(target, mode, device, points=points, seed=seed)
+    certificate = run(target, mode, device, points=points, seed=seed, dtype=dtype, checkpoint=checkpoint)
     if form == "json":
         click.echo(as_json(certificate))
     else:

@@ -146,8 +146,28 @@ def _bytes(answer: Answer) -> Iterator[Total]:
             continue
         if key in ("bytes.params", "bytes.grads", "bytes.optimizer") and label != name:
             yield _beyond(answer, label, found[key], name, whole, size)
+        elif key == "bytes.peak":
+            yield from _peak(answer, label, found[key])
         else:
             yield _total(answer, label, "", found[key], size)
+
+
+def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
+    """The peak: of many places that may hold it, the one that does at these sizes; without sizes, how many there are."""
+    places = peak.args if isinstance(peak, sp.Max) else (peak,)
+    if len(places) == 1:
+        yield _total(answer, label, "", peak, size)
+        return
+    numbers = [answer.number(live) for live in places] if answer.sizes else [None]
+    if any(number is None for number in numbers):
+        yield Total(label, f"= the largest of {len(places)} forms, one for each place where it may lie")
+        return
+    largest = places[max(range(len(places)), key=lambda k: numbers[k])]
+    yield _total(answer, label, "", largest, size)
+    where = next((name for name, live in answer.ledger.graph.peak or () if answer.under(live) == largest), "")
+    node = next((p.node for p in answer.ledger.graph.placed() if p.node.name == where), None)
+    place = f"at {node.op.removeprefix('aten.')} in {node.module or 'the model'}, {node.phase}; " if node else ""
+    yield Total("", f"  {place}the largest of {len(places)} forms")
 
 
 def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[int], str]) -> Total:

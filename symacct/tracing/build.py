@@ -11,13 +11,13 @@ import sympy as sp
 from symacct.domain import Domain, domain_of
 from symacct.errors import ModelFileError, SymacctError, TraceError
 from symacct.folding import Item, Leaf, fold, leaves, unfold
-from symacct.graph import Assumption, Graph, SymbolInfo
+from symacct.graph import Assumption, Graph
 from symacct.located import Run, leaves_of
 from symacct.lowering import Lowering
 from symacct.peak import peak
 from symacct.records import Pin, Trace
-from symacct.symbols import meaning_of
 from symacct.tracing.fx import fx_graph
+from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
 
@@ -52,7 +52,7 @@ class Builder:
         domain = self._domain(symbolic, pins)
         structural = self._structural(pins, symbolic)
         self._recorded = symbolic
-        self._announce(pins, structural)
+        self.remarks += announced(pins, structural, symbolic)
         items = self._fold(structural)
         located = self._locate_symbolic(symbolic, items, structural)
         runs = [Run(t, items) for t in self._grid(structural)]
@@ -62,8 +62,9 @@ class Builder:
             lambda: self._sampled(domain, items, structural, _LIFTING_RUNS, _SEED + 1),
         )
         made = lowering.run()
+        self.remarks += kinds(made, structural)
         return Graph(
-            target=target, mode=self.mode, device=self.device, symbols=self._symbols(made, located),
+            target=target, mode=self.mode, device=self.device, symbols=symbols_of(made, self.source),
             assumptions=tuple(a for a in domain.assumptions if not _numeric(a)), items=made, values=dict(self.source.values),
             remarks=tuple(self.remarks), storages=lowering.storages, kept=self._kept(lowering),
             peak=self._peak(lowering, structural),
@@ -294,43 +295,10 @@ class Builder:
             f"{self.source.name}: the ops that run depend on sizes in a way that is not understood; at other sizes: {reasons[0] if reasons else 'none could be tried'}"
         )
 
-    # What is said about it
-
-    def _announce(self, pins: list[Pin], structural: tuple[str, ...]) -> None:
-        for line in dict.fromkeys(self._recorded.branches if self._recorded else ()):
-            self.remarks.append(f"a branch on data was taken as true ({line})")
-        for pin in pins:
-            what = "repeats ops; folded from runs at several values" if pin.expression in structural else "was pinned; lifted from runs at several values"
-            where = f" ({pin.source})" if pin.source else ""
-            self.remarks.append(f"{pin.expression} {what}{where}")
-
-    def _symbols(self, items: Any, located: Run | None) -> dict[str, SymbolInfo]:
-        known = {
-            name: SymbolInfo(self.source.meanings.get(name, meaning_of(name)), value)
-            for name, value in self.source.dims.items()
-        }
-        for name in sorted(_free_names(items) - set(known)):
-            known[name] = SymbolInfo("a count that depends on the data", 1)
-        return known
-
 
 def _numeric(a: Assumption) -> bool:
     """Whether an assumption speaks of a pinned size's example rather than of symbols alone."""
     return a.kind == "divides" and a.left.is_number
-
-
-def _free_names(items: Any) -> set[str]:
-    from symacct.graph import Loop
-
-    found: set[str] = set()
-    for item in items:
-        if isinstance(item, Loop):
-            found |= {s.name for s in item.count.free_symbols} | (_free_names(item.items) - {item.index})
-        else:
-            for out in item.outputs:
-                for size in (*out.shape, out.times):
-                    found |= {s.name for s in size.free_symbols}
-    return found
 
 
 def _depth_of_growth(short: Trace, long: Trace) -> int:

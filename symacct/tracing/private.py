@@ -233,6 +233,11 @@ def own_copy(model: torch.nn.Module, fake: FakeTensorMode | None) -> torch.nn.Mo
         return copy.deepcopy(model)
 
 
+def active_fake_mode() -> FakeTensorMode | None:
+    """The fake mode that this thread runs under, if any."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+
+
 def fake_inputs(inputs: Any, fake: FakeTensorMode | None) -> Any:
     """The inputs with every real tensor as a fake one, or detached when the run is real."""
 

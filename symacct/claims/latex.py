@@ -1,0 +1,228 @@
+"""LaTeX and typeset text as words and signs: `lexed`. It knows a fixed set of commands and expands nothing.
+
+A word is a name as it was pasted (`d_{\\text{ff}}` is `d_ff`), a number or a sign; each keeps its place in the text.
+`\\frac{a}{b}` becomes `((a)/(b))`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from symacct.errors import FormulaError
+from symacct.formula_reader import Token, caret
+
+MAX_LENGTH = 10_000
+_MAX_DEPTH = 32
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₐₑₕₖₗₘₙₒₚₛₜₓᵥ", "0123456789aehklmnopstxv")
+_SIGNS = {
+    "·": "*", "×": "*", "⋅": "*", "∙": "*", "∗": "*", "−": "-", "–": "-", "÷": "/", "∕": "/", "⁄": "/", "≈": "=", "≃": "=", "[": "(", "]": ")",
+}  # fmt: skip
+_COMMANDS = {
+    "cdot": "*", "times": "*", "ast": "*", "div": "/", "approx": "=", "simeq": "=", "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉",
+    "bmod": "", "ell": "l", "lbrack": "(", "rbrack": ")", "lbrace": "(", "rbrace": ")", "{": "(", "}": ")",
+}  # fmt: skip
+_IGNORED = {
+    "left", "right", "big", "Big", "bigl", "bigr", "Bigl", "Bigr", "displaystyle", "quad", "qquad", "limits", "nonumber", ",", ";", "!", ":", " ", "\\", "$", "&",
+}  # fmt: skip
+_FONTS = {"text", "mathrm", "mathit", "mathbf", "textrm", "textit", "texttt", "mathsf", "operatorname", "mathtt", "rm", "mathcal"}
+_FRACTIONS = {"frac", "dfrac", "tfrac", "nicefrac"}
+_FUNCTIONS = {"max": "Max", "min": "Min"}
+_BRACKETS = {"⌊": "floor", "⌈": "ceiling"}
+_WORD = re.compile(r"[A-Za-z]+")
+_DIGITS = re.compile(r"[0-9]+(?:,[0-9]{3})*(?![0-9])|[0-9]+")
+
+
+def lexed(text: str) -> list[Token]:
+    """The tokens of a claim: kinds "number", "name", "sign" and "bad". Raises FormulaError with a caret."""
+    if len(text) > MAX_LENGTH:
+        raise FormulaError(f"a claim of {len(text):,} characters; at most {MAX_LENGTH:,} are read\n{caret(text, MAX_LENGTH)}")
+    return _Lexer(text).run(len(text))
+
+
+class _Lexer:
+    __slots__ = ("at", "depth", "out", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.depth = text, 0, 0
+        self.out: list[Token] = []
+
+    def run(self, stop: int) -> list[Token]:
+        while self.at < stop:
+            self.one()
+        return self.out
+
+    def one(self) -> None:
+        at, character = self.at, self.text[self.at]
+        if character.isspace() or character in "$&~":
+            self.at += 1
+        elif character in "0123456789":
+            self.digits()
+        elif character == "\\":
+            self.command()
+        elif character.isascii() and character.isalpha():
+            self.name()
+        elif "⁰" <= character <= "⁹" or character in "²³¹":
+            self.raised()
+        elif character in "⌊⌈":
+            self.emit("name", _BRACKETS[character], at)
+            self.emit("sign", "(", at)
+            self.at += 1
+        elif character in "⌋⌉":
+            self.emit("sign", ")", at)
+            self.at += 1
+        elif self.text.startswith("**", at):
+            self.emit("sign", "**", at)
+            self.at += 2
+        elif character in "{}":
+            self.emit("sign", "(" if character == "{" else ")", at)
+            self.at += 1
+        else:
+            sign = _SIGNS.get(character, character)
+            self.emit("sign" if sign in "-+*/^(),=" else "bad", sign, at)
+            self.at += 1
+
+    def emit(self, kind: str, word: str, at: int) -> None:
+        self.out.append((kind, word, at))
+
+    def digits(self) -> None:
+        found = _DIGITS.match(self.text, self.at)
+        assert found is not None
+        inside = any(word == "(" and self.out[i - 1][0] == "name" for i, (_, word, _) in enumerate(self.out) if i)
+        word = found[0].partition(",")[0] if inside else found[0].replace(",", "")
+        self.emit("number", word, self.at)
+        self.at += len(word) if inside else len(found[0])
+
+    def raised(self) -> None:
+        at = self.at
+        while self.at < len(self.text) and ("⁰" <= self.text[self.at] <= "⁹" or self.text[self.at] in "²³¹"):
+            self.at += 1
+        self.emit("sign", "**", at)
+        self.emit("number", self.text[at : self.at].translate(_RAISED), at)
+
+    def name(self) -> None:
+        """Letters, digits after them, a subscript, and dotted parts such as `flops.step`."""
+        at = self.at
+        found = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:\.[A-Za-z_]+)*").match(self.text, at)
+        assert found is not None
+        self.at = found.end()
+        self.subscripted(found[0], at)
+
+    def subscripted(self, word: str, at: int) -> None:
+        if self.at < len(self.text) and self.text[self.at] in "′'":
+            word, self.at = word + "_prime", self.at + 1
+        lowered = ""
+        while self.at < len(self.text) and (shifted := self.text[self.at].translate(_LOWERED)) != self.text[self.at]:
+            lowered, self.at = lowered + shifted, self.at + 1
+        if lowered:
+            word += "_" + lowered
+        while self.at + 1 < len(self.text) and self.text[self.at] == "_":
+            begin, self.at = self.at, self.at + 1
+            tail = re.sub(r"[\s,\\]+", "_", self.group(begin).strip()).replace("-", "_").strip("_")
+            if not re.fullmatch(r"[A-Za-z0-9_]+", tail):
+                self.fail("a subscript is a word, as in d_ff or d_{\\text{ff}}", begin)
+            word += "_" + tail
+        self.emit("name", word, at)
+
+    def group(self, begin: int) -> str:
+        """The text of a subscript or of an argument: `{…}`, a command with one, or a word."""
+        self.skip()
+        if self.at >= len(self.text):
+            self.fail("the claim ends too early", begin)
+        if self.text[self.at] == "{":
+            return self.plain(self.braced(begin))
+        if self.text[self.at] == "\\":
+            found = _WORD.match(self.text, self.at + 1)
+            if found is None or found[0] not in _FONTS | {"ell"}:
+                self.fail("a subscript is a word, as in d_ff or d_{\\text{ff}}", self.at)
+            self.at = found.end()
+            return "l" if found[0] == "ell" else self.group(begin)
+        found = re.compile(r"[A-Za-z0-9]+").match(self.text, self.at)
+        if found is None:
+            self.fail("a subscript is a word, as in d_ff or d_{\\text{ff}}", self.at)
+        self.at = found.end()
+        return found[0]
+
+    def plain(self, inside: str) -> str:
+        """A subscript's text without fonts."""
+        for _ in range(3):
+            inside = re.sub(r"\\(?:" + "|".join(_FONTS) + r")\s*\{([^{}\\]*)\}", r"\1", inside)
+            inside = re.sub(r"\\(?:" + "|".join(_FONTS) + r")\b\s*", "", inside)
+        return inside.replace("{", "").replace("}", "").replace("\\_", "_").replace("\\ell", "l")
+
+    def braced(self, begin: int) -> str:
+        start, depth = self.at, 0
+        while self.at < len(self.text):
+            depth += {"{": 1, "}": -1}.get(self.text[self.at], 0)
+            self.at += 1
+            if depth == 0:
+                return self.text[start + 1 : self.at - 1]
+            if depth > _MAX_DEPTH:
+                self.fail(f"braces nest deeper than {_MAX_DEPTH}", begin)
+        self.fail("this brace is not closed", start)
+
+    def skip(self) -> None:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+
+    def command(self) -> None:
+        at = self.at
+        found = _WORD.match(self.text, at + 1)
+        word = found[0] if found else self.text[at + 1 : at + 2]
+        self.at = at + 1 + len(word)
+        if word in _FRACTIONS:
+            self.fraction(at)
+        elif word in _FONTS:
+            self.subscripted(re.sub(r"[^A-Za-z0-9._]+", "_", self.group(at)).strip("_") or "?", at)
+        elif word in _FUNCTIONS:
+            self.emit("name", _FUNCTIONS[word], at)
+        elif word in ("lfloor", "lceil"):
+            self.emit("name", _BRACKETS[_COMMANDS[word]], at)
+            self.emit("sign", "(", at)
+        elif word in ("rfloor", "rceil"):
+            self.emit("sign", ")", at)
+        elif word == "ell":
+            self.subscripted("l", at)
+        elif word in _COMMANDS:
+            self.emit("sign", _COMMANDS[word], at)
+        elif word not in _IGNORED:
+            self.fail(f"unknown LaTeX command {chr(92) + word[:40]!r}; read are \\frac, \\cdot, \\times, \\left, \\text and the like", at)
+
+    def fraction(self, at: int) -> None:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            self.fail(f"fractions nest deeper than {_MAX_DEPTH}", at)
+        self.emit("sign", "(", at)
+        for closing in ("/", ""):
+            self.emit("sign", "(", at)
+            self.argument(at)
+            self.emit("sign", ")", at)
+            if closing:
+                self.emit("sign", closing, at)
+        self.emit("sign", ")", at)
+        self.depth -= 1
+
+    def argument(self, at: int) -> None:
+        self.skip()
+        if self.at >= len(self.text):
+            self.fail("\\frac takes two arguments in braces", at)
+        if self.text[self.at] != "{":
+            self.one_digit_or_letter()
+            return
+        start = self.at
+        self.braced(at)
+        end, self.at = self.at, start + 1
+        self.run(end - 1)
+        self.at = end
+
+    def one_digit_or_letter(self) -> None:
+        """`\\frac12`: one character is an argument without braces."""
+        character = self.text[self.at]
+        if not (character.isascii() and character.isalnum()):
+            self.fail("\\frac takes two arguments in braces", self.at)
+        self.emit("number" if character.isdigit() else "name", character, self.at)
+        self.at += 1
+
+    def fail(self, message: str, at: int) -> NoReturn:
+        raise FormulaError(f"{message}\n{caret(self.text, at)}")

@@ -1,0 +1,62 @@
+"""What a derivation says beside its formulas: what was pinned or folded and where, and what its symbols mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symacct.formula_text import to_text
+from symacct.graph import Item, Loop, SymbolInfo
+from symacct.records import Pin, Trace
+from symacct.symbols import meaning_of, symbol
+from symacct.tracing.source import ModelSource
+
+
+def announced(pins: list[Pin], structural: tuple[str, ...], symbolic: Trace | None) -> list[str]:
+    """A sentence for each branch on data that was fixed, and for each size that the code turned into a number."""
+    said = [f"a branch on data was taken as true ({line})" for line in dict.fromkeys(symbolic.branches if symbolic else ())]
+    for pin in pins:
+        how = "repeats ops; folded" if pin.expression in structural else "was pinned; lifted"
+        where = f" ({pin.source})" if pin.source else ""
+        said.append(f"{pin.expression} {how} from runs at several values{where}")
+    return said
+
+
+def kinds(items: tuple[Item, ...], structural: tuple[str, ...]) -> list[str]:
+    """Where layers are of several kinds: regions of the forward pass that repeat less often than their size says."""
+    said = []
+    for name in structural:
+        counts = {loop.count for loop in _loops(items) if loop.size == name and _phase(loop) == "forward"}
+        if counts - {symbol(name)}:
+            spelled = ", ".join(to_text(count) for count in sorted(counts, key=str))
+            said.append(f"the {name} repetitions are not all alike: they fold by kind, in regions that repeat {spelled} times")
+    return said
+
+
+def symbols_of(items: tuple[Item, ...], source: ModelSource) -> dict[str, SymbolInfo]:
+    """Every symbol of a graph with its meaning and example; one that no size has is a count that depends on data."""
+    known = {name: SymbolInfo(source.meanings.get(name, meaning_of(name)), value) for name, value in source.dims.items()}
+    for name in sorted(_free_names(items) - set(known)):
+        known[name] = SymbolInfo("a count that depends on the data", 1)
+    return known
+
+
+def _loops(items: tuple[Item, ...]) -> Iterator[Loop]:
+    for item in items:
+        if isinstance(item, Loop):
+            yield item
+            yield from _loops(item.items)
+
+
+def _phase(loop: Loop) -> str:
+    first = loop.items[0]
+    return _phase(first) if isinstance(first, Loop) else first.phase
+
+
+def _free_names(items: tuple[Item, ...]) -> set[str]:
+    found: set[str] = set()
+    for item in items:
+        if isinstance(item, Loop):
+            found |= {s.name for s in item.count.free_symbols} | (_free_names(item.items) - {item.index})
+        else:
+            found |= {s.name for out in item.outputs for size in (*out.shape, out.times) for s in size.free_symbols}
+    return found
