@@ -38,10 +38,10 @@ class RMSNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
 
-def rotary(T, width, device):
-    """Cosines and sines of the rotary angles, each of shape (T, width/2)."""
+def rotary(T, width, device, past):
+    """Cosines and sines of the rotary angles of T positions behind `past` others, each (T, width/2)."""
     frequency = 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)
-    angle = torch.outer(torch.arange(T, device=device), frequency)
+    angle = torch.outer(torch.arange(*((past,) if past else ()), past + T, device=device), frequency)
     return angle.cos(), angle.sin()
 
 
@@ -53,7 +53,7 @@ def rotate(x, cos, sin):
 class LatentAttention(nn.Module):
     def __init__(self, d, h, d_h, d_r, d_v, d_c, d_q):
         super().__init__()
-        self.h, self.d_h, self.d_r, self.d_v, self.d_c = h, d_h, d_r, d_v, d_c
+        self.h, self.d_h, self.d_r, self.d_v, self.d_c, self.d_kv = h, d_h, d_r, d_v, d_c, d_h + d_v
         self.q_down = nn.Linear(d, d_q, bias=False)
         self.q_norm = RMSNorm(d_q)
         self.q_up = nn.Linear(d_q, h * (d_h + d_r), bias=False)
@@ -62,17 +62,17 @@ class LatentAttention(nn.Module):
         self.kv_up = nn.Linear(d_c, h * (d_h + d_v), bias=False)
         self.o = nn.Linear(h * d_v, d, bias=False)
 
-    def forward(self, x, cos, sin):
-        B, T, _ = x.shape
+    def forward(self, x, cos, sin, past, cache):
+        (B, T, _), S = x.shape, past + x.shape[1]
         q = self.q_up(self.q_norm(self.q_down(x))).view(B, T, self.h, self.d_h + self.d_r).transpose(1, 2)
         q, q_rotary = q.split([self.d_h, self.d_r], dim=-1)
-        latent, k_rotary = self.kv_down(x).split([self.d_c, self.d_r], dim=-1)
-        kv = self.kv_up(self.kv_norm(latent)).view(B, T, self.h, self.d_h + self.d_v).transpose(1, 2)
+        c, k_rotary = self.kv_down(x).split([self.d_c, self.d_r], dim=-1)
+        kv = self.kv_up(*extended(cache, c=self.kv_norm(c))).view(B, S, self.h, self.d_kv).transpose(1, 2)
         k, v = kv.split([self.d_h, self.d_v], dim=-1)
-        k_rotary = rotate(k_rotary, cos, sin).unsqueeze(1).expand(B, self.h, T, self.d_r)
+        k_rotary = extended(cache, r=rotate(k_rotary, cos, sin))[0].unsqueeze(1).expand(B, self.h, S, self.d_r)
         q = torch.cat((q, rotate(q_rotary, cos, sin)), dim=-1)
         k = torch.cat((k, k_rotary), dim=-1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=not past)
         return self.o(y.transpose(1, 2).flatten(2))
 
 
@@ -95,8 +95,8 @@ class Block(nn.Module):
         self.norm2 = RMSNorm(d)
         self.mlp = MLP(d, f)
 
-    def forward(self, x, cos, sin):
-        x = x + self.attn(self.norm1(x), cos, sin)
+    def forward(self, x, cos, sin, past, cache):
+        x = x + self.attn(self.norm1(x), cos, sin, past, cache)
         return x + self.mlp(self.norm2(x))
 
 
@@ -109,11 +109,11 @@ class DeepSeek(nn.Module):
         self.norm = RMSNorm(d)
         self.head = nn.Linear(d, V, bias=False)
 
-    def forward(self, idx):
-        x = self.embed(idx)
-        cos, sin = rotary(idx.shape[1], self.d_r, idx.device)
-        for block in self.blocks:
-            x = block(x, cos, sin)
+    def forward(self, idx, cache=None):
+        x, past = self.embed(idx), cached(cache)
+        cos, sin = rotary(idx.shape[1], self.d_r, idx.device, past)
+        for block, kept in zip(self.blocks, cache or [None] * len(self.blocks)):
+            x = block(x, cos, sin, past, kept)
         return self.head(self.norm(x))
 
 
@@ -127,3 +127,20 @@ def inputs(B, T, V):
 
 def loss(output, inputs):
     return F.cross_entropy(output.flatten(0, 1), inputs.flatten())
+
+
+def cached(cache):
+    """The tokens in a cache; none without one."""
+    return next(iter(cache[0].values())).shape[-2] if cache and cache[0] else 0
+
+
+def extended(cache, **new):
+    """These tensors (…, tokens, width) behind those of earlier tokens; a cache then holds both."""
+    if cache is not None:
+        new = {name: torch.cat((cache[name], x), dim=-2) if name in cache else x for name, x in new.items()}
+        cache.update(new)
+    return list(new.values())
+
+
+def cache(L):
+    return [{} for _ in range(L)]

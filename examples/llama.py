@@ -29,10 +29,10 @@ class RMSNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
 
-def rotary(T, width, device):
-    """Cosines and sines of the rotary angles, each of shape (T, width/2)."""
+def rotary(T, width, device, past):
+    """Cosines and sines of the rotary angles of T positions behind `past` others, each (T, width/2)."""
     frequency = 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)
-    angle = torch.outer(torch.arange(T, device=device), frequency)
+    angle = torch.outer(torch.arange(*((past,) if past else ()), past + T, device=device), frequency)
     return angle.cos(), angle.sin()
 
 
@@ -50,10 +50,10 @@ class Attention(nn.Module):
         self.v = nn.Linear(d, h_kv * d_h, bias=False)
         self.o = nn.Linear(h * d_h, d, bias=False)
 
-    def forward(self, x, cos, sin):
+    def forward(self, x, cos, sin, past, cache):
         q, k, v = (p(x).unflatten(-1, (-1, self.d_h)).transpose(1, 2) for p in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(
-            rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=True
+            rotate(q, cos, sin), *extended(cache, k=rotate(k, cos, sin), v=v), is_causal=not past, enable_gqa=True
         )
         return self.o(y.transpose(1, 2).flatten(2))
 
@@ -77,8 +77,8 @@ class Block(nn.Module):
         self.norm2 = RMSNorm(d)
         self.mlp = MLP(d, f)
 
-    def forward(self, x, cos, sin):
-        x = x + self.attn(self.norm1(x), cos, sin)
+    def forward(self, x, cos, sin, past, cache):
+        x = x + self.attn(self.norm1(x), cos, sin, past, cache)
         return x + self.mlp(self.norm2(x))
 
 
@@ -91,11 +91,11 @@ class Llama(nn.Module):
         self.norm = RMSNorm(d)
         self.head = nn.Linear(d, V, bias=False)
 
-    def forward(self, idx):
-        x = self.embed(idx)
-        cos, sin = rotary(idx.shape[1], self.d_h, idx.device)
-        for block in self.blocks:
-            x = block(x, cos, sin)
+    def forward(self, idx, cache=None):
+        x, past = self.embed(idx), cached(cache)
+        cos, sin = rotary(idx.shape[1], self.d_h, idx.device, past)
+        for block, kept in zip(self.blocks, cache or [None] * len(self.blocks)):
+            x = block(x, cos, sin, past, kept)
         return self.head(self.norm(x))
 
 
@@ -109,3 +109,20 @@ def inputs(B, T, V):
 
 def loss(output, inputs):
     return F.cross_entropy(output.flatten(0, 1), inputs.flatten())
+
+
+def cached(cache):
+    """The tokens in a cache; none without one."""
+    return next(iter(cache[0].values())).shape[-2] if cache and cache[0] else 0
+
+
+def extended(cache, **new):
+    """These tensors (…, tokens, width) behind those of earlier tokens; a cache then holds both."""
+    if cache is not None:
+        new = {name: torch.cat((cache[name], x), dim=-2) if name in cache else x for name, x in new.items()}
+        cache.update(new)
+    return list(new.values())
+
+
+def cache(L):
+    return [{} for _ in range(L)]

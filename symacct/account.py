@@ -19,6 +19,7 @@ from symacct.symbols import symbol
 Expr = sp.Expr
 KINDS = ("product", "elementwise", "reduction", "transcendental")
 _FORWARD = ("forward", "loss")
+_CACHED = ("prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,18 @@ class Ledger:
             total = total + entry.elementwise + entry.reduction + entry.transcendental
         return total / 2 if now.unit == "MAC" else total
 
+    def under(self, convention: Convention) -> Ledger:
+        """The same entries counted under another convention."""
+        made = Ledger(self.graph, convention, self.allow_unknown)
+        made.__dict__["entries"] = self.entries
+        return made
+
+    def check(self, claim: str, given: Iterable[str] = (), at: Mapping[str, int] | None = None, map: Mapping[str, str] | None = None) -> Any:
+        """The verdict on a claim such as "flops.step = 6*N*D", under relations, with the claim's names mapped."""
+        from importlib import import_module  # claims read formulas of a ledger, and stand above it
+
+        return import_module("symacct.claims").check(self, claim, given, at, map)
+
     def flops(self, phases: Iterable[str]) -> Expr:
         """Model FLOPs of these phases."""
         wanted = set(phases)
@@ -168,6 +181,9 @@ class Ledger:
             found["bytes.saved"] = add(saved_bytes(graph).values())
         if graph.peak is not None:
             found["bytes.peak"] = sp.Max(*(live for _, live in graph.peak), evaluate=False) if len(graph.peak) > 1 else graph.peak[0][1]
+        if graph.mode in _CACHED:
+            left = [place for place in graph.sources("cache") if "after" in place.node.notes]
+            found["bytes.kv_cache"] = _sum(left, lambda t: t.bytes)
         found["bytes.read"] = add(e.read for e in self.entries)
         found["bytes.written"] = add(e.written for e in self.entries)
         return found

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from symacct.account import Ledger
+from symacct import account, latex
+from symacct.certificate import Certificate
 from symacct.conventions import convention as named
 from symacct.errors import ModelFileError
+from symacct.report.answer import answer
 from symacct.targets import graph_of
 
 MODES = ("train", "forward", "prefill", "decode")
 DEVICES = ("cuda", "cpu")
+
+
+class Ledger(account.Ledger):
+    """The ledger of a target, with the verbs as methods."""
+
+    def latex(
+        self, *, at: Iterable[str] = (), given: Iterable[str] = (), standalone: bool = False, certificate: Certificate | None = None
+    ) -> str:
+        """The appendix of a paper in LaTeX, as `symacct latex` writes it. `at` and `given` as on the command line."""
+        return latex.document(answer(self, at, given), standalone, certificate)
+
+    def _repr_latex_(self) -> str:
+        return latex.display(answer(self))
 
 
 def derive(

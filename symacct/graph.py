@@ -9,7 +9,8 @@
     Tensor   := value, shape, dtype, storage, times
 
 A node whose op is in SOURCES brings in a tensor that exists before its phase: a parameter, a buffer, an input, a
-gradient, an optimizer's state. Its `label` is the tensor's name, its `notes` what is known of it.
+gradient, an optimizer's state, a part of a cache. Its `label` is the tensor's name, its `notes` what is known of it:
+"after" of a part of the cache as the step leaves it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from symacct.symbols import symbol
 
 Expr = sp.Expr
 
-SOURCES = ("parameter", "buffer", "input", "gradient", "state", "constant")
+SOURCES = ("parameter", "buffer", "input", "gradient", "state", "cache", "constant")
 PHASES = ("forward", "loss", "backward", "recompute", "optimizer")
 
 

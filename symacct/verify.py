@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ import sympy as sp
 
 import symacct
 from symacct import verify_blame as blame
+from symacct import verify_memory as memory
 from symacct import verify_runs as runs
 from symacct.account import Ledger
 from symacct.certificate import Certificate, Check
@@ -20,6 +22,7 @@ from symacct.oracles import Run
 from symacct.records import Trace
 from symacct.symbols import symbol
 from symacct.targets import graph_of, source_of
+from symacct.tracing.autocast import emulating
 from symacct.tracing.build import Builder
 from symacct.tracing.preparation import prepared
 from symacct.tracing.run import trace_concrete
@@ -56,7 +59,9 @@ def verify(
     if graph is None:
         graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint)
     source = source or prepared(_source(name, graph), dtype, checkpoint)
-    return _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting).certificate()
+    verification = _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting)
+    with emulating() if graph.device == "cuda" else contextlib.nullcontext():
+        return verification.certificate()
 
 
 def _source(target: str, graph: Graph) -> ModelSource:
@@ -171,12 +176,22 @@ class _Here:
             if self.point.generic:  # where a batch of 1 is summed away, a gradient is a view of a larger storage
                 yield from self._check("bytes.grads", _TENSORS, run.grads_bytes)
             yield from self._check("bytes.optimizer", _TENSORS, run.optimizer_bytes)
+            if self.point.generic:
+                yield from self._memory()
+
+    def _memory(self) -> Iterator[Check]:
+        """Bytes kept for backward, and the peak."""
+        device = self.of.ledger.graph.device
+        if device == "cuda":
+            self.of.notes[memory.UNSEEN] = None
+        for key, oracle, seen_bytes in memory.observed(self.of.source, device, dict(self.point.sizes), self.run.saved_bytes, self.trace):
+            yield from self._check(key, oracle, seen_bytes)
 
     def _check(self, key: str, oracle: str, observed: int) -> Iterator[Check]:
         formula = self.of.ledger.formulas.get(key)
         if formula is None or {s.name for s in formula.free_symbols} - set(self.point.sizes):
             return
-        value = formula.xreplace(self._numbers)
+        value = formula.xreplace(self._numbers).doit()
         expected = int(value) if value.is_Integer else to_text(value)
         equal = expected == observed
         where = "" if equal else self._blame(key)

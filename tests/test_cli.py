@@ -242,7 +242,6 @@ def test_a_model_file_that_exits(run, tmp_path):
         (["--mode", "dream"], "dream"),
         (["--mode", "forward"], "stored graph of mode train"),
         (["--device", "cpu"], "cuda behaviour"),
-        (["--format", "latex"], "no LaTeX"),
         (["--nonsense"], "--nonsense"),
     ],
 )

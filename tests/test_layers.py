@@ -17,7 +17,7 @@ ORDER = """
     records folding graph domain lifting located lowering peak storage
     rules conventions account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
-    derive certificate verify_shapes verify_points verify_runs verify_blame verify_lifting verify check latex plan explain diff tables report
+    derive certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check plan explain diff tables report latex
     api cli __main__
 """.split()
 

@@ -42,10 +42,10 @@ def lexed(text: str) -> list[Token]:
 
 
 class _Lexer:
-    __slots__ = ("at", "depth", "out", "text")
+    __slots__ = ("at", "called", "depth", "out", "text")
 
     def __init__(self, text: str) -> None:
-        self.text, self.at, self.depth = text, 0, 0
+        self.text, self.at, self.depth, self.called = text, 0, 0, False
         self.out: list[Token] = []
 
     def run(self, stop: int) -> list[Token]:
@@ -84,15 +84,15 @@ class _Lexer:
             self.at += 1
 
     def emit(self, kind: str, word: str, at: int) -> None:
+        self.called |= word in ("Max", "Min", "Mod", "max", "min", "mod")
         self.out.append((kind, word, at))
 
     def digits(self) -> None:
         found = _DIGITS.match(self.text, self.at)
         assert found is not None
-        inside = any(word == "(" and self.out[i - 1][0] == "name" for i, (_, word, _) in enumerate(self.out) if i)
-        word = found[0].partition(",")[0] if inside else found[0].replace(",", "")
-        self.emit("number", word, self.at)
-        self.at += len(word) if inside else len(found[0])
+        whole = found[0].partition(",")[0] if self.called else found[0]  # Max(1,234) has two arguments
+        self.emit("number", whole.replace(",", ""), self.at)
+        self.at += len(whole)
 
     def raised(self) -> None:
         at = self.at

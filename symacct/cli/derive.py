@@ -21,12 +21,9 @@ from symacct.cli.options import answer_of, debug, formats, priced, sized, traced
 @debug
 def derive(target: str, form: str, by: tuple[str, ...], **options: Any) -> int:
     """Derive the closed-form cost of TARGET: a model file, a stored graph, or a config.json."""
-    from symacct.errors import Unsupported
     from symacct.report.breakdown import keys_of
-    from symacct.report.derived import as_json, as_markdown, as_text
+    from symacct.report.derived import as_json, as_text
 
-    if form == "latex":
-        raise Unsupported("derive writes text, json and markdown, no LaTeX")
     keys = keys_of(by)
     answer = answer_of(target, options)
     if form == "text":
@@ -34,6 +31,10 @@ def derive(target: str, form: str, by: tuple[str, ...], **options: Any) -> int:
 
         with Page() as page:
             as_text(answer, page, keys)
+    elif form == "json":
+        click.echo(as_json(answer, keys))
     else:
-        click.echo(as_json(answer, keys) if form == "json" else as_markdown(answer, keys))
+        from symacct.latex import short_markdown, short_tex
+
+        click.echo((short_tex if form == "latex" else short_markdown)(answer, keys), nl=False)
     return 0

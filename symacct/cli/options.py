@@ -34,10 +34,10 @@ debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the
 traced = _all(
     click.option(
         "--mode",
-        type=click.Choice(["train", "forward"]),
+        type=click.Choice(["train", "forward", "prefill", "decode"]),
         default="train",
         show_default=True,
-        help="What is run.",
+        help="What is run: a training step, a forward pass, a prompt of T tokens with the model's cache, or one token behind T cached ones.",
     ),
     click.option(
         "--device",

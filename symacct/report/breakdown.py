@@ -42,7 +42,7 @@ def keys_of(words: Iterable[str]) -> tuple[str, ...]:
 
 def by_module(answer: Answer) -> Grid:
     """The forward pass by module: how often it runs, FLOPs of one run, share of the whole."""
-    parts = _forward_parts(answer)
+    parts = forward_parts(answer)
     whole = add(part.total for part in parts)
     shown = parts if len(parts) <= _MOST + 1 else parts[:_MOST]
     rows = [
@@ -103,7 +103,7 @@ def _widest_first(answer: Answer, parts: list[Part]) -> list[Part]:
     return sorted(parts, key=lambda part: -answer.weight(part.total))
 
 
-def _forward_parts(answer: Answer) -> list[Part]:
+def forward_parts(answer: Answer) -> list[Part]:
     """The forward pass by module; nodes of a module that run unlike often stand apart."""
     ledger = answer.ledger
     groups: dict[tuple[str, Expr], list[Entry]] = {}
@@ -153,4 +153,4 @@ def _named(key: str, word: str) -> str:
     return word or ("(the model itself)" if key == "module" else "(none)")
 
 
-__all__ = ["KEYS", "KINDS", "by_keys", "by_module", "keys_of", "parts_by"]
+__all__ = ["KEYS", "KINDS", "by_keys", "by_module", "forward_parts", "keys_of", "parts_by"]

@@ -28,6 +28,7 @@ _BROUGHT = {
     "input": "An input of the step.",
     "gradient": "The gradient of a parameter.",
     "state": "A state of the optimizer.",
+    "cache": "A part of the model's cache.",
     "constant": "A constant.",
 }
 

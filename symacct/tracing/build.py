@@ -17,6 +17,7 @@ from symacct.lowering import Lowering
 from symacct.peak import peak
 from symacct.records import Pin, Trace
 from symacct.tracing.fx import fx_graph
+from symacct.tracing.inference import in_mode
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
@@ -64,7 +65,7 @@ class Builder:
         made = lowering.run()
         self.remarks += kinds(made, structural)
         return Graph(
-            target=target, mode=self.mode, device=self.device, symbols=symbols_of(made, self.source),
+            target=target, mode=self.mode, device=self.device, symbols=symbols_of(made, in_mode(self.source, self.mode)),
             assumptions=tuple(a for a in domain.assumptions if not _numeric(a)), items=made, values=dict(self.source.values),
             remarks=tuple(self.remarks), storages=lowering.storages, kept=self._kept(lowering),
             peak=self._peak(lowering, structural),

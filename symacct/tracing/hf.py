@@ -49,6 +49,8 @@ def load_config(target: str | Path) -> ModelSource:
         model=blueprint.model,
         inputs=blueprint.inputs,
         meanings=hf_fields.meanings(dims),
+        cache=blueprint.cache if blueprint.has_cache else None,
+        prompt=blueprint.prompt,
         values={b.symbol: b.value for b in bound if b.symbol in symbols},
         structural=tuple(s for s in ("L", "L_d") if s in symbols),
         periods={"L": period} if period > 1 and "L" in symbols else {},
@@ -110,6 +112,21 @@ class Blueprint:
         # it only warns, but reads token values for that: ops that a trace on fake tensors does not have
         module.warn_if_padding_and_no_attention_mask = lambda *_: None
         return module
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the class keeps keys and values in a cache of transformers, and no encoder's beside them."""
+        return "past_key_values" in self.family.accepted and not self.family.has_encoder
+
+    def cache(self, model: nn.Module, _: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords of a call that fills an empty cache, of the kind that the class itself would make."""
+        from transformers import DynamicCache
+
+        return {"past_key_values": DynamicCache(config=model.config), "use_cache": True}
+
+    def prompt(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs without labels."""
+        return {name: ids for name, ids in self.inputs(sizes).items() if name.endswith("input_ids")}
 
     def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Token ids and the labels that the class trains with, (B, T); an encoder's ids are (B, S)."""

@@ -1,4 +1,4 @@
-"""Model files: a Python file with `dims`, `model`, `inputs` and, if wanted, `loss`, `optimizer`, `meanings`."""
+"""Model files: a Python file with `dims`, `model`, `inputs` and, if wanted, `loss`, `optimizer`, `cache`, `meanings`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from symacct.errors import ModelFileError, SymacctError
 from symacct.symbols import is_name
+from symacct.tracing.autocast import noting
 from symacct.tracing.source import ModelSource
 
 
@@ -34,6 +35,7 @@ def load_model_file(path: str | Path) -> ModelSource:
         loss=getattr(module, "loss", None),
         optimizer=getattr(module, "optimizer", None),
         meanings=getattr(module, "meanings", {}),
+        cache=getattr(module, "cache", None),
     )
 
 
@@ -46,8 +48,12 @@ def model_source(
     loss: Callable[..., Any] | None = None,
     optimizer: Callable[..., Any] | None = None,
     meanings: Mapping[str, str] | None = None,
+    cache: Callable[..., Any] | None = None,
 ) -> ModelSource:
-    """A ModelSource from the functions of a model file, each called with the sizes that its parameters name."""
+    """A ModelSource from the functions of a model file, each called with the sizes that its parameters name.
+
+    `cache(...)` returns an empty cache, which the model's forward takes as `cache=` and fills in place.
+    """
     sizes = _checked_dims(name, dims)
     build = _picking(name, "model", model, sizes)
     make = _picking(name, "inputs", inputs, sizes)
@@ -58,6 +64,8 @@ def model_source(
         def judge(output: Any, now: Mapping[str, Any], given: Any) -> Any:
             return loss(output, **{key: given if key == "inputs" else now[key] for key in wanted})
 
+    empty = None if cache is None else _picking(name, "cache", cache, sizes)
+
     return ModelSource(
         name=name,
         dims=sizes,
@@ -66,6 +74,7 @@ def model_source(
         loss=judge,
         optimizer=optimizer,
         meanings=dict(meanings or {}),
+        cache=None if empty is None else lambda _, now: {"cache": empty(now)},
         modules=tuple({name for f in (model, inputs) if (name := getattr(f, "__module__", None))}),
     )
 
@@ -80,7 +89,8 @@ def _execute(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with noting():
+            spec.loader.exec_module(module)
     except SymacctError:
         raise
     except Exception as error:

@@ -20,11 +20,13 @@ import torch.nn.functional as F
 import torch.optim.optimizer as torch_optimizer
 
 from symacct.tracing import private
+from symacct.tracing.autocast import emulating, lowered
 from symacct.tracing.conversion import converting
 from symacct.tracing.indexing import getitem
 from symacct.tracing.integers import Integral, whole_numbers
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import FakeTensor
+from symacct.tracing.stepping import number_of
 
 LOCK = threading.RLock()
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
@@ -36,6 +38,8 @@ def patched(device: str, recompute: Callable[[Any], Any], modules: tuple[str, ..
     """Hold the lock and every patch for the length of one trace. In `modules`, the user's own, `int` keeps symbols."""
     with LOCK, contextlib.ExitStack() as stack:
         _silence(stack)
+        if device == "cuda":
+            stack.enter_context(emulating())
         stack.enter_context(private.symbolic_metadata())
         fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -85,7 +89,7 @@ def _functions(device: str) -> dict[int, tuple[Any, Any]]:
         if name.endswith("_") and not name.startswith("_") and callable(function):
             pairs.append((function, _no_initialiser(function)))
     pairs.append((F.scaled_dot_product_attention, _attention(F.scaled_dot_product_attention, device)))
-    pairs.append((torch_optimizer._get_value, _optimizer_value))
+    pairs.append((torch_optimizer._get_value, number_of))
     pairs.append((torch.histc, _histogram(torch.histc)))
     if "transformers.utils.import_utils" in sys.modules:
         asks = sys.modules["transformers.utils.import_utils"].is_fake_tensor
@@ -134,13 +138,6 @@ def _no_initialiser(original: Callable[..., Any]) -> Callable[..., Any]:
         return tensor if isinstance(tensor, FakeTensor) else original(tensor, *args, **kwargs)
 
     return initialise
-
-
-def _optimizer_value(value: Any) -> Any:
-    """An optimizer's step count as a number: its data is unknown here, and costs do not depend on it."""
-    if isinstance(value, FakeTensor):
-        return 1.0
-    return value.item() if isinstance(value, torch.Tensor) else value
 
 
 def _is_no_fake(_: Any) -> bool:
@@ -196,6 +193,7 @@ def _attention(original: Callable[..., Any], device: str) -> Callable[..., Any]:
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if enable_gqa and query.shape[1] % key.shape[1] != 0:
             raise RuntimeError(f"{query.shape[1]} query heads do not share {key.shape[1]} key heads evenly")
+        query, key, value, attn_mask = lowered(query, key, value, attn_mask)
         scale = private.example_of(scale)
         same_width = private.example_of(query.shape[-1]) == private.example_of(value.shape[-1])
         if attn_mask is None and same_width:

@@ -55,7 +55,10 @@ def _asked_by_user() -> bool:
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name in _DEMANDING:
         return True
-    return by_python and frame is not None and not frame.f_code.co_filename.startswith(QUIET)
+    if frame is None or not by_python:
+        return False
+    name = frame.f_code.co_filename
+    return "/torch/optim/" in name or not name.startswith(QUIET)  # an optimizer's `if` (Muon's) decides as the user's do
 
 
 class _WatchedShapeEnv(ShapeEnv):
@@ -198,6 +201,19 @@ def checkpoint_hooks(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -
     ]
 
 
+@contextlib.contextmanager
+def autocast_left_out() -> Iterator[None]:
+    """Ops of the block meet no autocasting of CPU tensors."""
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        yield
+
+
+def ops_with_kernel(key: str) -> set[str]:
+    """The ATen ops, as `name` or `name.overload`, that have a kernel of their own for a dispatch key."""
+    names = torch._C._dispatch_get_all_op_names()
+    return {n.removeprefix("aten::") for n in names if n.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(n, key)}
+
+
 def set_onednn(on: bool) -> bool:
     """Switch oneDNN, whose fused LSTM hides its products; returns how it stood before."""
     before = torch._C._get_mkldnn_enabled()
@@ -273,6 +289,14 @@ def symbolic_metadata() -> Iterator[None]:
 
 plain_getitem = torch._C.TensorBase.__getitem__
 plain_bool = torch._C.TensorBase.__bool__
+
+
+def plain_item(tensor: torch.Tensor) -> Any:
+    """The number in a real tensor, past every mode that is active."""
+    with torch.utils._mode_utils.no_dispatch():
+        return torch._C.TensorBase.item(tensor)
+
+
 LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what the trace handles
 
 

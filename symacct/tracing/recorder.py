@@ -65,10 +65,11 @@ class Recorder(TorchDispatchMode):
             left.remove()
 
     def bring_in(self, tensor: torch.Tensor, kind: str, name: str, *notes: str) -> int:
-        """Record a tensor that exists before the step: a parameter, buffer, input, gradient or state."""
+        """Record a tensor that exists before the step, or before its part that uses it; with the note "after", one
+        that the step leaves behind."""
         value = self._value(tensor)
         owner = name.rpartition(".")[0]
-        phase = {"gradient": "gradients", "state": "states"}.get(kind, f"{kind}s")
+        phase = "after" if "after" in notes else f"{kind}s"
         self._owner.setdefault(value.storage, owner)
         self.trace.records.append(Record(kind, (), (value,), phase, owner, "", name, notes))
         return value.id

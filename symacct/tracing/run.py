@@ -10,12 +10,13 @@ import torch
 
 from symacct.errors import ModelFileError, SymacctError
 from symacct.records import Trace
-from symacct.tracing import private
+from symacct.tracing import inference, private
 from symacct.tracing.lines import QUIET, short
 from symacct.tracing.patches import patched
 from symacct.tracing.private import FakeTensorMode, SymbolicSizes
 from symacct.tracing.recorder import Recorder
 from symacct.tracing.source import ModelSource
+from symacct.tracing.stepping import checked, stepping
 
 TRAINING = "train"
 
@@ -112,6 +113,7 @@ def _line_of(error: BaseException) -> str:
 
 
 def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None) -> None:
+    source = inference.in_mode(source, mode)
     holder: list[Recorder] = []
     built: dict[int, str] = {}
 
@@ -128,14 +130,15 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         model.train(mode == TRAINING)
         recorder = Recorder(trace, model, device, built)
         holder.append(recorder)
-        optimizer = _prepared_optimizer(source, model) if mode == TRAINING else None
-        _bring_in(recorder, model, inputs, optimizer)
+        optimizer = _prepared_optimizer(source, model, recorder) if mode == TRAINING else None
+        cache = _cache(source, model, mode, trace.sizes, fake)
+        _bring_in(recorder, model, inputs, optimizer, cache)
         if mode == TRAINING:
             held = [inputs]
             del inputs
             _training_step(source, model, held, optimizer, recorder)
         else:
-            _inference(source, model, inputs, recorder)
+            _inference(source, model, inputs, recorder, cache)
 
 
 def unwrapped(model: Any) -> torch.nn.Module:
@@ -149,21 +152,35 @@ def unwrapped(model: Any) -> torch.nn.Module:
         model = inner
 
 
-def _prepared_optimizer(source: ModelSource, model: torch.nn.Module) -> Any:
+def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: Recorder) -> Any:
     """The optimizer with its state in place, so that the recorded step is a steady one."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         return None
     with _guarding_user_code(source, "optimizer(...)"):
-        made = source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable)
+        made = checked(source.name, source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable))
         for p in trainable:
             p.grad = torch.empty_like(p)
-        made.step()
+        with stepping(recorder.trace.branches.append):
+            made.step()
         made.zero_grad(set_to_none=True)
     return made
 
 
-def _bring_in(recorder: Recorder, model: torch.nn.Module, inputs: Any, optimizer: Any) -> None:
+def _cache(source: ModelSource, model: torch.nn.Module, mode: str, sizes: Any, fake: FakeTensorMode | None) -> dict[str, Any]:
+    """The keywords that bring the cache into the step: empty before a prompt, with the prompt's tokens before decoding."""
+    if mode not in inference.CACHED or source.cache is None or source.prompt is None:
+        return {}
+    with _guarding_user_code(source, "cache(...)"):
+        cache = source.cache(model, sizes)
+    if mode == "decode":
+        with _guarding_user_code(source, "filling the cache"), torch.no_grad():
+            _call(model, private.fake_inputs(source.prompt(sizes), fake), **cache)
+        inference.checked(source, cache)
+    return cache
+
+
+def _bring_in(recorder: Recorder, model: torch.nn.Module, inputs: Any, optimizer: Any, cache: dict[str, Any]) -> None:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -174,6 +191,8 @@ def _bring_in(recorder: Recorder, model: torch.nn.Module, inputs: Any, optimizer
         recorder.bring_in(buffer, "buffer", name)
     for name, tensor in _tensors(inputs, "input"):
         recorder.bring_in(tensor, "input", name)
+    for name, tensor in inference.tensors_of(cache):
+        recorder.bring_in(tensor, "cache", name)
     if optimizer is not None:
         _bring_in_states(recorder, model, optimizer)
 
@@ -199,10 +218,10 @@ def _tensors(tree: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(part, f"{name}_{position}")
 
 
-def _call(model: torch.nn.Module, inputs: Any) -> Any:
+def _call(model: torch.nn.Module, inputs: Any, **more: Any) -> Any:
     if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        return model(**inputs, **more)
+    return model(*inputs, **more) if isinstance(inputs, tuple) else model(inputs, **more)
 
 
 def _loss_of(source: ModelSource, output: Any, sizes: Any, inputs: Any) -> torch.Tensor:
@@ -237,7 +256,7 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
                 recorder.owns(parameter.grad, name.rpartition(".")[0])
                 recorder.bring_in(parameter.grad, "gradient", name)
         if optimizer is not None:
-            with _guarding_user_code(source, "the optimizer's step"):
+            with _guarding_user_code(source, "the optimizer's step"), stepping(recorder.trace.branches.append):
                 optimizer.step()
 
 
@@ -256,7 +275,10 @@ def _values(output: Any, recorder: Recorder) -> tuple[int, ...]:
     return tuple(v for _, t in _tensors(output, "output") if (v := recorder.value_of(t)) is not None)
 
 
-def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder) -> None:
+def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder, cache: dict[str, Any]) -> None:
     with torch.no_grad(), recorder.watching(), _guarding_user_code(source, "the forward pass"):
-        output = _call(model, inputs)
+        output = _call(model, inputs, **cache)
+    if cache:
+        for name, tensor in inference.tensors_of(inference.checked(source, cache)):
+            recorder.bring_in(tensor, "cache", name, "after")
     recorder.trace.outputs = _values(output, recorder)

@@ -1,0 +1,142 @@
+"""Which places of a model a wrong formula speaks of: terms of the difference matched with terms of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import sympy as sp
+
+from symacct.claims.parts import Part
+from symacct.claims.verdict import Term
+
+Expr = sp.Expr
+_MOST_PAIRS = 40
+_NEAR = 2  # in how many powers a term may differ from one that the model has
+
+
+def coefficients(expr: Expr) -> dict[Expr, Expr]:
+    """The rational coefficient of each monomial."""
+    found: dict[Expr, Expr] = {}
+    for part in sp.Add.make_args(sp.expand(expr)):
+        number, body = part.as_coeff_Mul()
+        if part != 0:
+            found[body] = found.get(body, sp.Integer(0)) + number
+    return found
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The derived formula, the claim, and the parts that the derived one is the sum of."""
+
+    derived: dict[Expr, Expr]
+    claimed: dict[Expr, Expr]
+    parts: Sequence[tuple[Part, dict[Expr, Expr]]]
+
+    def terms(self) -> tuple[Term, ...]:
+        """Every monomial in which the two differ, with the places that fit, larger degrees first."""
+        bodies = [b for b in {**self.derived, **self.claimed} if self._left(b) != 0]
+        swapped = self._swaps(bodies)
+        made: list[Term] = []
+        for body in sorted(bodies, key=lambda b: (-_degree(b), str(b))):
+            made += self._attributed(body, swapped.get(body))
+        return tuple(made)
+
+    def _left(self, body: Expr) -> Expr:
+        return self.derived.get(body, sp.Integer(0)) - self.claimed.get(body, sp.Integer(0))
+
+    def _swaps(self, bodies: Iterable[Expr]) -> dict[Expr, Expr]:
+        """What was left out, with what stands in its place: the same number of a term that is nearly the same."""
+        missing = [b for b in bodies if self._left(b) > 0]
+        extra = [b for b in bodies if self._left(b) < 0]
+        found: dict[Expr, Expr] = {}
+        pairs = sorted(((_distance(m, e), str(m), m, e) for m in missing for e in extra), key=lambda p: p[:2])
+        for distance, _, one, other in pairs:
+            near = distance <= min(_NEAR, _shared(one, other))
+            if near and one not in found and other not in found and self._left(one) == -self._left(other):
+                found[one], found[other] = other, one
+        return found
+
+    def _attributed(self, body: Expr, instead: Expr | None) -> list[Term]:
+        left = self._left(body)
+        kind = "missing" if left > 0 and body not in self.claimed else "extra" if body not in self.derived else "wrong"
+        if instead is not None and left < 0 and self._holding(instead):
+            return []  # told with the term in whose place it stands
+        holding = self._holding(body)
+        note = ""
+        if instead is not None and left > 0:
+            note = f"; the claim has {_spelled(left, instead)} here"
+        elif not holding and left < 0:
+            holding, near = self._nearest(body)
+            note = f"; the model has {near} here" if near else ""
+        chosen = _fitting(abs(left), holding)
+        if not chosen:
+            return [Term(left * body, kind, "", "", "", "no place of the model costs this")]
+        one_of = " (or another of these)" if len(chosen) > 1 and self._alternatives(left, chosen) else ""
+        return [
+            Term(_share(left, number, len(chosen)) * body, kind, p.module, p.op, p.where, f"{p.meaning}{note}{one_of}")
+            for p, number in chosen
+        ]
+
+    def _holding(self, body: Expr) -> list[tuple[Part, Expr]]:
+        return [(part, terms[body]) for part, terms in self.parts if body in terms]
+
+    def _alternatives(self, left: Expr, chosen: Sequence[tuple[Part, Expr]]) -> bool:
+        return abs(sum(number for _, number in chosen)) != abs(left)
+
+    def _nearest(self, body: Expr) -> tuple[list[tuple[Part, Expr]], str]:
+        """The parts whose terms differ least from a term that the model does not have."""
+        ranked = [(_distance(body, other), part, other, number) for part, terms in self.parts for other, number in terms.items()]
+        least = min((rank[0] for rank in ranked), default=_NEAR + 1)
+        if least > _NEAR:
+            return [], ""
+        best = [rank for rank in ranked if rank[0] == least]
+        return [(part, number) for _, part, _, number in best], _spelled(sp.Integer(1), best[0][2])
+
+
+def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Part, Expr]]:
+    """The parts that add up to the difference: one, or two, or all; several that fit are all told."""
+    for fits in (lambda n: n == left, lambda n: 2 * n == left or n == 2 * left):
+        alone = [(p, n) for p, n in holding if fits(abs(n))]
+        if alone:
+            return alone
+    if len(holding) <= _MOST_PAIRS:
+        for pair in combinations(holding, 2):
+            if abs(pair[0][1] + pair[1][1]) == left:
+                return list(pair)
+    return list(holding)
+
+
+def _share(left: Expr, number: Expr, many: int) -> Expr:
+    """What of the difference one place accounts for."""
+    return left if many == 1 or abs(number) >= abs(left) else abs(number) * sp.sign(left)
+
+
+def _distance(one: Expr, other: Expr) -> Expr:
+    """By how many powers two monomials differ; a factor put for another counts once."""
+    mine, its = one.as_powers_dict(), other.as_powers_dict()
+    gaps = [mine.get(b, 0) - its.get(b, 0) for b in {**mine, **its} if b.free_symbols]
+    return max(sum(g for g in gaps if g > 0), -sum(g for g in gaps if g < 0))
+
+
+def _shared(one: Expr, other: Expr) -> Expr:
+    """The degree of what two monomials have in common."""
+    mine, its = one.as_powers_dict(), other.as_powers_dict()
+    return sum(min(power, its[base]) for base, power in mine.items() if base.free_symbols and base in its)
+
+
+def _degree(body: Expr) -> Expr:
+    return sum(power for base, power in body.as_powers_dict().items() if base.free_symbols)
+
+
+def _spelled(number: Expr, body: Expr) -> str:
+    from symacct.report.readable import shown
+
+    return shown(abs(number) * body)
+
+
+def parts_under(parts: Iterable[Part], under: object) -> list[tuple[Part, dict[Expr, Expr]]]:
+    """Parts with their monomials, under relations between the sizes."""
+    assert callable(under)
+    return [(part, coefficients(under(part.value))) for part in parts]

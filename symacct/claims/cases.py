@@ -1,0 +1,186 @@
+"""Ways to read one claim: conventions, choices of N, and relations that many architectures have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+
+import sympy as sp
+
+from symacct.account import Ledger
+from symacct.claims.counted import MEANINGS, counts
+from symacct.claims.reading import Claim
+from symacct.conventions import CHOICES, NAMED, Convention
+from symacct.domain import Domain
+from symacct.errors import TraceError
+from symacct.expressions import Proved, UndefinedHere, canonical, compare, evaluate
+from symacct.graph import Assumption
+from symacct.report.relations import Relations, relations
+
+Expr = sp.Expr
+_USUAL = ("f = 4*d", "d = h*d_h", "h_kv = h", "T = P", "S = T", "d_v = d_h", "k = E")
+_SWITCHES = ("unit", "count", "attention", "backward")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One reading: the ledger under a convention, which parameters N is, and relations that were not given."""
+
+    ledger: Ledger
+    choice: str
+    supposed: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    named: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A claim about a ledger under given relations."""
+
+    ledger: Ledger
+    claim: Claim
+    given: tuple[str, ...]
+
+    @cached_property
+    def own(self) -> tuple[str, ...]:
+        """The equalities that the model itself assumes."""
+        kept = [a for a in self.ledger.graph.assumptions if a.kind == "equal" and a.left.is_Symbol]
+        return tuple(a.text for a in kept)
+
+    @cached_property
+    def counts(self) -> dict[str, Expr]:
+        """N by choice."""
+        return counts(self.ledger)
+
+    def relations(self, supposed: Sequence[str] = ()) -> Relations:
+        """The model's own equalities, then the given ones, then the supposed."""
+        return relations([*self.own, *self.given, *supposed], self.ledger.graph.symbols)
+
+    def domain(self, supposed: Sequence[str] = ()) -> Domain:
+        """The sizes of the model that obey the relations."""
+        known = self.relations(supposed)
+        equal = tuple(Assumption("equal", name, value, "--given") for name, value in known.replaced.items())
+        return Domain(self.ledger.domain.names, (*self.ledger.graph.assumptions, *known.conditions, *equal))
+
+    def under(self, expr: Expr, supposed: Sequence[str] = ()) -> Expr:
+        """An expression of the ledger under the relations and the domain, multiplied out."""
+        known = self.relations(supposed)
+        domain = Domain(self.ledger.domain.names, (*self.ledger.graph.assumptions, *known.conditions))
+        return canonical(domain.rewrite(expr.xreplace(dict(known.replaced))))
+
+    def raw(self, case: Case) -> tuple[Expr, Expr]:
+        """Both sides in the model's sizes."""
+        numbers = self.counts | ({"active matmul": self.counts["matmul"]} if "active matmul" not in self.counts else {})
+        made = [self.claim.side(side, case.ledger.formulas, numbers, case.choice) for side in (self.claim.left, self.claim.right)]
+        return made[0], made[1]
+
+    def sides(self, case: Case) -> tuple[Expr, Expr]:
+        """Both sides under all relations of the case."""
+        left, right = self.raw(case)
+        return self.under(left, case.supposed), self.under(right, case.supposed)
+
+    def explicit(self, case: Case) -> Expr:
+        """What the claim says without its N: terms that it wrote out."""
+        zero = {stand: sp.Integer(0) for stand in self.claim.counts}
+        return self.under(self.claim.side(self.claim.right.xreplace(zero), case.ledger.formulas, self.counts, case.choice), case.supposed)
+
+    @cached_property
+    def samples(self) -> list[dict[str, int]]:
+        """A few sizes of the domain, to refuse most readings fast."""
+        try:
+            return list(islice(self.domain().points(seed=5), 3))
+        except TraceError:
+            return []
+
+    def holds(self, case: Case) -> bool:
+        """Whether the two sides are equal in this reading, proved."""
+        left, right = self.raw(case)
+        if not case.supposed and not self._may_be(left, right):
+            return False
+        left, right = self.sides(case)
+        return canonical(left - right) == 0 or isinstance(compare(left, right, iter(())), Proved)
+
+    def _may_be(self, left: Expr, right: Expr) -> bool:
+        for point in self.samples:
+            try:
+                if evaluate(left, point) != evaluate(right, point):
+                    return False
+            except UndefinedHere:
+                continue
+        return True
+
+    @cached_property
+    def supposable(self) -> list[tuple[str, ...]]:
+        """Usual relations that the known sizes obey, and pairs of them."""
+        found = [text for text in self.usual if self._consistent(text)]
+        pairs = [(a, b) for i, a in enumerate(found) for b in found[i + 1 :]]
+        return [(text,) for text in found] + pairs
+
+    @cached_property
+    def usual(self) -> list[str]:
+        """Usual relations that tell a size of the model of which the claim does not speak."""
+        spoken = {s.name for s in self.claim.right.free_symbols}
+        mine = {s.name for s in self.raw(self.base)[0].free_symbols}
+        found = []
+        for text in _USUAL:
+            gone, _, told = (part.strip() for part in text.partition("="))
+            names = {gone, *told.replace("4*", "").split("*")}
+            eliminated = "d_h" if gone == "d" else gone
+            if names <= set(self.ledger.graph.symbols) and eliminated not in spoken and eliminated in mine and self._possible(text):
+                found.append(text)
+        return found
+
+    def _consistent(self, text: str) -> bool:
+        """Whether the sizes obey a relation: the model's own numbers, else those that it was traced at."""
+        graph = self.ledger.graph
+        left, _, right = (part.strip() for part in text.partition("="))
+        sizes: Mapping[str, int] = graph.values or {name: info.traced_at for name, info in graph.symbols.items()}
+        value = 1
+        for factor in right.split("*"):
+            value *= int(factor) if factor.isdigit() else sizes.get(factor, 0)
+        return sizes.get(left) == value
+
+    def _possible(self, text: str) -> bool:
+        """Whether a relation contradicts none of those that are known."""
+        try:
+            self.relations((text,))
+        except ValueError:
+            return False
+        return True
+
+    @cached_property
+    def base(self) -> Case:
+        """The claim as it stands, under the convention that was asked for."""
+        return Case(self.ledger, self.ledger.convention.params)
+
+    def readings(self) -> Iterator[Case]:
+        """Other readings, those that change least first."""
+        choices = [c for c in MEANINGS if c != self.base.choice and c in self.counts] if self.claim.speaks_of_n else []
+        supposed = self.supposable
+        yield from (replace(self.base, supposed=texts) for texts in supposed)
+        yield from (replace(self.base, choice=choice) for choice in choices)
+        others = [self._switched(made, words) for made, words in self._conventions()]
+        yield from others
+        named = [replace(self._switched(made, ()), named=name, choice=made.params) for name, made in NAMED.items() if made != self.ledger.convention]
+        yield from named
+        for case in [replace(self.base, choice=choice) for choice in choices] + others + named:
+            yield from (replace(case, supposed=texts) for texts in supposed)
+        for case in others:
+            for choice in choices:
+                yield replace(case, choice=choice)
+                yield from (replace(case, choice=choice, supposed=texts) for texts in supposed)
+
+    def _switched(self, made: Convention, words: tuple[str, ...]) -> Case:
+        return Case(self.ledger.under(made), self.base.choice, (), words)
+
+    def _conventions(self) -> Iterator[tuple[Convention, tuple[str, ...]]]:
+        """One switch changed, then two."""
+        now = self.ledger.convention
+        changes = [(s, v) for s in _SWITCHES for v in CHOICES[s] if v != getattr(now, s)]
+        yield from ((replace(now, name="", **{s: v}), (f"{s} = {v}",)) for s, v in changes)
+        for i, (s, v) in enumerate(changes):
+            for t, w in changes[i + 1 :]:
+                if s != t:
+                    yield replace(now, name="", **{s: v, t: w}), (f"{s} = {v}", f"{t} = {w}")

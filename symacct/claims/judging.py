@@ -1,0 +1,211 @@
+"""The verdict on a claim: `check`. Equal, equal under conditions, the leading order, refuted, or not settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy as sp
+
+from symacct.account import Ledger
+from symacct.claims.attribution import Attribution, coefficients
+from symacct.claims.cases import Case, Setting
+from symacct.claims.counted import MEANINGS
+from symacct.claims.leading import Regime, regions, split_orders, stated, usual
+from symacct.claims.names import Names, mapping
+from symacct.claims.parts import Part, parts_of
+from symacct.claims.reading import read
+from symacct.claims.verdict import Term, Verdict
+from symacct.claims.witness import plain, ratio_hint, smallest
+from symacct.errors import SizeError
+from symacct.expressions import canonical
+from symacct.report.answer import answer
+from symacct.report.readable import shown
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+_MOST_TERMS = 400
+
+
+def check(
+    ledger: Ledger,
+    claim: str,
+    given: Iterable[str] = (),
+    at: Mapping[str, int] | Iterable[str] | None = None,
+    map: Mapping[str, str] | Iterable[str] | None = None,
+) -> Verdict:
+    """What is true about a claim. Raises FormulaError, UnknownSymbol or SizeError for one that cannot be read.
+
+    >>> check(Ledger(graph), "flops.step = 3*flops.forward").verdict
+    'equal'
+    """
+    given = [given] if isinstance(given, str) else list(given)
+    plain_given, orders = split_orders(given)
+    numbers = [f"{n}={v}" for n, v in at.items()] if isinstance(at, Mapping) else list(at or ())
+    names_told = [f"{n}={v}" for n, v in map.items()] if isinstance(map, Mapping) else list(map or ())
+    asked = answer(ledger, numbers, plain_given)
+    names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
+    setting = Setting(ledger, read(claim, names), tuple(plain_given))
+    return _Judge(setting, orders, asked.sizes).verdict()
+
+
+@dataclass(frozen=True)
+class _Judge:
+    setting: Setting
+    orders: list[str]
+    sizes: Mapping[str, int]
+
+    def verdict(self) -> Verdict:
+        base = self.setting.base
+        left, right = self.setting.raw(base)
+        if canonical(left - right) == 0:
+            return self._made("equal", base, conditions=())
+        if self.setting.holds(base):
+            return self._made("equal-under", base, conditions=self._needed(left, right))
+        for case in self.setting.readings():
+            if self.setting.holds(case):
+                return self._under(case)
+        return self._leading() or self._refuted()
+
+    def _under(self, case: Case) -> Verdict:
+        """Equal in another reading; where the count itself is another, `terms` say what differs from the asked one."""
+        found = self._made("equal-under", case, conditions=self._conditions(case))
+        if not case.switches and not case.named:
+            return found
+        return replace(found, terms=self._terms(replace(self.setting.base, supposed=case.supposed)))
+
+    def _needed(self, left: Expr, right: Expr) -> tuple[str, ...]:
+        """The relations that a proof takes: the given ones, and the model's own assumptions that it used."""
+        setting = self.setting
+        without = replace(setting, given=())
+        given = () if without.holds(setting.base) else tuple(setting.given)
+        roundings = {s for e in (left, right) for f in e.atoms(sp.floor, sp.ceiling, sp.Mod) for s in f.free_symbols}
+        used = [
+            a.short
+            for a in setting.ledger.graph.assumptions
+            if (a.kind == "divides" and roundings & a.left.free_symbols) or (a.kind == "equal" and a.left in (left - right).free_symbols)
+        ]
+        return (*used, *given)
+
+    def _conditions(self, case: Case) -> tuple[str, ...]:
+        found = [*self.setting.given, *case.supposed, *case.switches]
+        if case.named:
+            named = case.ledger.convention
+            found.append(f"convention {case.named}: {named.line} ({named.source})")
+        if self.setting.claim.speaks_of_n and (case.choice != self.setting.base.choice or case.named):
+            found.append(f"N = {MEANINGS[case.choice]} = {shown(self.setting.under(self.setting.counts[case.choice], case.supposed))}")
+        return tuple(found)
+
+    # Leading order
+
+    def _leading(self) -> Verdict | None:
+        setting, base = self.setting, self.setting.base
+        regime = stated(self.orders, setting.ledger.graph, setting.relations().replaced)
+        regimes = [regime] if regime else usual(setting.ledger.graph)
+        for case in [base, *(replace(base, supposed=texts) for texts in setting.supposable)]:
+            derived, claim = setting.sides(case)
+            if regime is None and self._wrong_number(case, derived):
+                continue
+            for tried in regimes:
+                if tried.leads(derived, claim):
+                    return self._led(case, tried, derived, claim)
+        return None
+
+    def _led(self, case: Case, regime: Regime, derived: Expr, claim: Expr) -> Verdict:
+        graph = self.setting.ledger.graph
+        told = {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
+        where = regions(derived, claim, graph, told)
+        found = self._made("leading-order", case, conditions=(*self._conditions(case), regime.text))
+        return replace(found, regions=where, terms=self._terms(case), witness=self._witness(case, derived, claim), notes=self._at_sizes(derived, claim))
+
+    def _wrong_number(self, case: Case, derived: Expr) -> bool:
+        """Whether a term that the claim wrote out stands in the derived formula with another number, or not at all."""
+        mine = coefficients(derived)
+        written = coefficients(self.setting.explicit(case))
+        return any(mine.get(body) != number for body, number in written.items() if number != 0)
+
+    # Refuted
+
+    def _refuted(self) -> Verdict:
+        setting = self.setting
+        base = min((setting.base, *(replace(setting.base, supposed=t) for t in setting.supposable)), key=self._differing)
+        derived, claim = setting.sides(base)
+        witness = self._witness(base, derived, claim)
+        notes = [note for note in (ratio_hint(derived, claim), *self._at_sizes(derived, claim), *self._near(base), *self._elsewhere()) if note]
+        found = self._made("refuted" if witness else "unsettled", base, conditions=self._conditions(base))
+        return replace(found, terms=self._terms(base), witness=witness, notes=tuple(notes))
+
+    def _differing(self, case: Case) -> int:
+        """In how many terms the two sides differ."""
+        derived, claim = self.setting.sides(case)
+        return len(coefficients(derived - claim))
+
+    def _elsewhere(self) -> list[str]:
+        """Usual relations under which the claim would be equal, but which the known sizes do not obey."""
+        setting = self.setting
+        others = [text for text in setting.usual if (text,) not in setting.supposable]
+        found = [text for text in others if setting.holds(replace(setting.base, supposed=(text,)))]
+        return [f"equal where {text}, which this model does not need: its sizes are free" for text in found]
+
+    def _near(self, base: Case) -> list[str]:
+        """Another N by which the claim would hold to leading order."""
+        if not self.setting.claim.speaks_of_n:
+            return []
+        for choice in MEANINGS:
+            if choice == base.choice or choice not in self.setting.counts:
+                continue
+            case = replace(base, choice=choice)
+            derived, claim = self.setting.sides(case)
+            if not self._wrong_number(case, derived) and any(r.leads(derived, claim) for r in usual(self.setting.ledger.graph)[:1]):
+                return [f"with N = {MEANINGS[choice]} the claim is the leading order"]
+        return []
+
+    def _witness(self, case: Case, derived: Expr, claim: Expr) -> dict[str, Any]:
+        try:
+            domain = self.setting.domain(case.supposed)
+        except SizeError:
+            return {}
+        found = smallest(derived, claim, domain)
+        if found is None:
+            return {}
+        point, mine, its = found
+        return {"point": point, "derived": plain(mine), "claim": plain(its)}
+
+    def _at_sizes(self, derived: Expr, claim: Expr) -> tuple[str, ...]:
+        """The claim in numbers at the known sizes."""
+        told = {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
+        mine, its = derived.xreplace(told), claim.xreplace(told)
+        if not told or not (mine.is_Rational and its.is_Rational) or mine == 0:
+            return ()
+        off = sp.Rational(its - mine) / mine
+        return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {float(100 * off):+.2f} %",)
+
+    # Terms
+
+    def _terms(self, case: Case) -> tuple[Term, ...]:
+        derived, claim = self.setting.sides(case)
+        mine, its = coefficients(derived), coefficients(claim)
+        if len(mine) + len(its) > _MOST_TERMS or derived.has(sp.Max, sp.Min):
+            return ()
+        return Attribution(mine, its, self._parts(case)).terms()
+
+    def _parts(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
+        """The parts of the keys on the left, each times what the claim multiplies its key with; of N's likewise."""
+        setting, claim = self.setting, self.setting.claim
+        stands = {stand: key for stand, key in claim.keys.items() if stand in claim.left.free_symbols}
+        stands |= {stand: "params.total" for stand in claim.counts if stand in claim.left.free_symbols}
+        left = sp.expand(claim.left)
+        found = []
+        for stand, key in stands.items():
+            factor = left.coeff(stand, 1)
+            for part in parts_of(case.ledger, key):
+                value = setting.under(part.value * factor, case.supposed)
+                found.append((part, coefficients(value)))
+        return found
+
+    def _made(self, verdict: str, case: Case, conditions: tuple[str, ...]) -> Verdict:
+        derived, claim = self.setting.sides(case)
+        return Verdict(
+            verdict, self.setting.claim.text, self.setting.ledger.graph.target, claim, derived, canonical(derived - claim), conditions
+        )

@@ -1,0 +1,178 @@
+"""The leading order: regimes in which sizes grow, and where a claim's relative error stays below a bound."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy as sp
+
+from symacct.claims.attribution import coefficients
+from symacct.errors import SizeError
+from symacct.expressions import canonical, parse
+from symacct.graph import Graph
+from symacct.report.readable import reading_of, shown
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+BOUNDS = (1, 5, 10)
+_ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
+_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Sizes that grow, each as that power of a common scale; the others stay. `text` says it in words."""
+
+    weights: Mapping[sp.Symbol, int]
+    text: str
+
+    def weight(self, body: Expr) -> Expr:
+        """The power of the scale by which a monomial grows; a rounded quotient grows like the quotient."""
+        total = sp.Integer(0)
+        for base, power in body.as_powers_dict().items():
+            if base.is_Symbol:
+                total += power * self.weights.get(base, 0)
+            elif base.free_symbols:
+                total += power * max(self.weight(b) for b in coefficients(base.args[0] if base.is_Function else base))
+        return total
+
+    def top(self, expr: Expr) -> tuple[Expr, Expr]:
+        """The largest weight of a term, and the sum of the terms that have it."""
+        weighed: dict[Expr, list[Expr]] = {}
+        for body, number in coefficients(expr).items():
+            weighed.setdefault(self.weight(body), []).append(number * body)
+        most = max(weighed)
+        return most, canonical(sp.Add(*weighed[most]))
+
+    def leads(self, derived: Expr, claim: Expr) -> bool:
+        """Whether claim / derived tends to 1."""
+        if derived == 0 or claim == 0 or any(e.has(sp.Max, sp.Min, sp.Mod) for e in (derived, claim)):
+            return False
+        (mine, top), (its, other) = self.top(derived), self.top(claim)
+        return bool(mine == its and mine > 0 and canonical(top - other) == 0)
+
+
+def split_orders(given: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Relations of `--given`, and orders such as `T << d` apart from them."""
+    texts = list(given)
+    return [t for t in texts if not _ORDER.search(t)], [t for t in texts if _ORDER.search(t)]
+
+
+def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Expr]) -> Regime | None:
+    """The regime that orders ask for; None without any. Raises SizeError where they contradict each other."""
+    pairs = [_order(text, graph) for text in orders]
+    if not pairs:
+        return None
+    weights: dict[sp.Symbol, int] = {}
+    sides = [(small.xreplace(dict(replaced)), large.xreplace(dict(replaced))) for small, large in pairs]
+    small_ones = {s for small, _ in sides for s in small.free_symbols}
+    for _ in range(_ROUNDS):
+        regime = Regime(weights, ", ".join(f"{shown(a)} << {shown(b)}" for a, b in pairs))
+        open_ = [(a, b) for a, b in sides if regime.top(b)[0] <= regime.top(a)[0]]
+        if not open_:
+            return regime
+        for small, large in open_:
+            growing = large.free_symbols - small.free_symbols
+            if growing & _widths(graph):
+                growing |= _widths(graph) - small_ones
+            weights = weights | {s: weights.get(s, 0) + 1 for s in growing}
+    raise SizeError(f"--given {', '.join(repr(t) for t in orders)}: these orders cannot all hold")
+
+
+def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
+    found = _ORDER.split(text)
+    if len(found) != 2:
+        raise SizeError(f"--given {text!r}: write one order, as in 'T << d'")
+    sides = [parse(side, graph.symbols) for side in found]
+    mark = _ORDER.search(text)
+    if mark is not None and mark[0] in (">>", "≫", "\\gg"):
+        sides.reverse()
+    return sides[0], sides[1]
+
+
+def usual(graph: Graph) -> list[Regime]:
+    """The regimes that are tried when none is stated: wide models, deep ones, long inputs, then single sizes."""
+    reading = reading_of(graph)
+    names = [symbol(name) for name in graph.symbols]
+    widths = [s for s in names if s in _widths(graph)]
+    lengths = [s for s in names if s in reading.data - reading.batch]
+    depth = [s for s in names if s in reading.depth]
+    groups = [widths, [*widths, *depth], lengths, depth]
+    single = [[s] for s in names if s not in reading.batch and s.name not in ("V", "h", "h_kv", "E", "k")]
+    found: dict[frozenset[sp.Symbol], Regime] = {}
+    for group in [*groups, *single]:
+        if group:
+            growing = ", ".join(s.name for s in group)
+            found.setdefault(frozenset(group), Regime(dict.fromkeys(group, 1), f"{growing} → ∞, the other sizes fixed"))
+    return list(found.values())
+
+
+def _widths(graph: Graph) -> set[sp.Symbol]:
+    return {
+        symbol(name)
+        for name, info in graph.symbols.items()
+        if name in ("d", "f") or name.startswith("d_") or "width" in info.meaning or "hidden" in info.meaning
+    }
+
+
+def regions(derived: Expr, claim: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> tuple[str, ...]:
+    """Where |claim - derived| / derived stays below 1, 5 and 10 %, as one condition each."""
+    return tuple(f"within {bound} % while {text}" for bound in BOUNDS if (text := _region(derived, claim, bound, graph, numbers)))
+
+
+def _region(derived: Expr, claim: Expr, bound: int, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> str:
+    off = canonical(derived - claim)
+    signs = signs_of(off)
+    wanted = []
+    for sign in sorted(signs, reverse=True):
+        slack = _reduced(canonical(bound * derived - 100 * (off if sign else -off)))
+        wanted.append(_positive(slack, graph, numbers))
+    return " and ".join(dict.fromkeys(w for w in wanted if w != "always")) or "always"
+
+
+def signs_of(expr: Expr) -> set[bool]:
+    """Which signs the terms have: True for positive ones."""
+    return {bool(number > 0) for number in coefficients(expr).values()}
+
+
+def _reduced(expr: Expr) -> Expr:
+    """Without the positive factor that all terms share."""
+    content, _ = sp.fraction(sp.together(expr))
+    terms = coefficients(content)
+    common = sp.gcd_terms(sp.Add(*(n * b for b, n in terms.items())), clear=False)
+    factors = [f for f in sp.Mul.make_args(common) if f.is_Add]
+    return canonical(sp.Mul(*factors)) if factors else canonical(common)
+
+
+def _positive(slack: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> str:
+    """`slack > 0`, solved for one size where it is linear in it."""
+    signs = signs_of(slack)
+    if signs == {True}:
+        return "always"
+    if signs == {False}:
+        return "never"
+    reading = reading_of(graph)
+    order = [symbol(n) for n in graph.symbols]
+    for size in sorted(slack.free_symbols, key=lambda s: (s not in reading.data, order.index(s) if s in order else len(order))):
+        told = _solved(slack, size, numbers)
+        if told:
+            return told
+    return f"{shown(slack)} > 0"
+
+
+def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> str:
+    if any(size in f.free_symbols for f in slack.atoms(sp.Function)) or not slack.is_polynomial(size) or sp.degree(slack, size) != 1:
+        return ""
+    slope, rest = canonical(slack.coeff(size, 1)), canonical(slack.coeff(size, 0))
+    slopes, rests = signs_of(slope), signs_of(rest)
+    if len(slopes) != 1 or len(rests) != 1 or slopes == rests:
+        return ""
+    limit = sp.cancel(-rest / slope)
+    over, under = sp.fraction(limit)
+    text = shown(over) if under == 1 else f"({shown(over)})/({shown(under)})" if sp.expand(over).is_Add else f"{shown(over)}/({shown(under)})"
+    mark = "<" if slopes == {False} else ">"
+    here = limit.xreplace(dict(numbers))
+    said = f" (here {sp.Integer(sp.ceiling(here) if mark == '<' else sp.floor(here))})" if numbers and here.is_Rational else ""
+    return f"{size.name} {mark} {text}{said}"

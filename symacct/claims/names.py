@@ -1,0 +1,204 @@
+"""What the names of a claim mean in a model: its sizes, formula keys, N and D; names of other papers by concept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import NoReturn
+
+import sympy as sp
+
+from symacct.errors import FormulaError, UnknownSymbol
+from symacct.expressions import parse
+from symacct.formula_reader import caret
+from symacct.graph import Graph
+from symacct.report.readable import reading_of
+from symacct.symbols import GLOSSARY, symbol
+
+Expr = sp.Expr
+_LONGEST = 64
+
+# What papers and libraries call the sizes of the glossary. A model's own name comes first.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "B": ("b", "batch", "batch_size", "n_batch", "bs", "bsz", "mbs"),
+    "T": ("s", "seq", "seq_len", "seqlen", "sequence_length", "n_ctx", "l_seq", "T_seq", "n_seq", "context", "t"),
+    "V": ("v", "vocab", "vocab_size", "n_vocab", "V_vocab", "d_vocab"),
+    "L": ("l", "n_layer", "n_layers", "num_layers", "layers", "n_l", "num_hidden_layers", "depth", "L_layers", "N_layers", "n_blocks"),
+    "d": ("d_model", "D_model", "n_embd", "hidden", "hidden_size", "d_hidden", "n_embed", "width", "d_emb", "embed_dim", "dim"),
+    "h": ("a", "n_head", "n_heads", "num_heads", "heads", "n_h", "H", "n_q", "num_attention_heads", "h_q"),
+    "h_kv": ("g", "n_kv", "n_kv_heads", "num_key_value_heads", "n_head_kv", "kv_heads", "h_k", "num_kv_heads", "n_kv_head", "n_groups"),
+    "d_h": ("d_head", "head_dim", "d_k", "Q", "d_attn_head", "head_size", "D_h", "d_hd", "hd"),
+    "f": ("d_ff", "ff", "d_mlp", "ffw_size", "n_inner", "intermediate_size", "F", "d_ffn", "ffn", "d_inner", "ffn_hidden_size", "h_ff", "d_f"),
+    "E": ("n_experts", "num_experts", "n_expert", "experts", "N_e", "num_local_experts"),
+    "k": ("top_k", "topk", "n_active", "num_experts_per_tok", "K", "n_active_experts"),
+    "P": ("n_positions", "n_pos", "max_position_embeddings", "block_size", "T_max"),
+    "S": ("s_enc", "T_enc", "source_length", "S_enc"),
+    "d_c": ("kv_lora_rank", "d_kv"),
+    "d_q": ("q_lora_rank",),
+    "d_r": ("qk_rope_head_dim", "d_rope"),
+    "d_v": ("v_head_dim",),
+    "C": ("n_classes", "num_classes", "classes"),
+}  # fmt: skip
+_CONCEPT = {alias: concept for concept, names in ALIASES.items() for alias in names}
+_WORDS = {
+    "B": ("batch",), "T": ("sequence length", "context length"), "V": ("vocabulary",), "L": ("layers", "depth"),
+    "d": ("model width", "hidden size", "embedding width"), "h": ("attention heads", "query heads", "heads"),
+    "h_kv": ("key and value heads", "key/value heads"), "d_h": ("head width", "head dimension"),
+    "f": ("hidden width of the mlp", "feed-forward width"), "E": ("experts",), "k": ("experts per token",),
+}  # fmt: skip
+KEYS = {
+    "C": "flops.step", "FLOPs": "flops.step", "flops": "flops.step", "step": "flops.step", "C_step": "flops.step", "C_train": "flops.step",
+    "forward": "flops.forward", "C_forward": "flops.forward", "C_fwd": "flops.forward", "flops_forward": "flops.forward", "F_fwd": "flops.forward",
+    "backward": "flops.backward", "C_backward": "flops.backward", "C_bwd": "flops.backward", "flops_step": "flops.step",
+    "hardware": "flops.hardware", "params": "params.total", "parameters": "params.total", "n_params": "params.total",
+    "saved": "bytes.saved", "activations": "bytes.saved", "peak": "bytes.peak", "kv_cache": "bytes.kv_cache", "M_act": "bytes.saved",
+}  # fmt: skip
+COUNTS = {
+    "N": "", "N_total": "all", "N_all": "all", "N_trainable": "trainable", "N_active": "active", "N_act": "active",
+    "N_non_embedding": "non-embedding", "N_nonembedding": "non-embedding", "N_non_emb": "non-embedding", "N_matmul": "matmul", "N_prime": "matmul",
+}  # fmt: skip
+FUNCTIONS = {"floor": "floor", "ceiling": "ceiling", "ceil": "ceiling", "Max": "Max", "max": "Max", "Min": "Min", "min": "Min", "Mod": "Mod", "mod": "Mod"}
+
+
+@dataclass
+class Names:
+    """The names that a claim about this graph may use, and those that one claim did use.
+
+    `held` are stand-ins: names of no size that the parser reads for a formula key, a parameter count or an expression.
+    """
+
+    graph: Graph
+    keys: Iterable[str]
+    mapped: Mapping[str, Expr] = field(default_factory=dict)
+    held: dict[str, tuple[str, str | Expr]] = field(default_factory=dict)
+    used: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def pieces(self, text: str, word: str, at: int) -> list[tuple[str, int]]:
+        """The readable names that a word of the claim stands for, a product of them, each with its place."""
+        whole = self._one(text, word, at)
+        if whole is not None:
+            return [(whole, at)]
+        split = self._split(text, word, at)
+        if split is None:
+            self._unknown(text, word, at)
+        found = []
+        for part in split:
+            name = self._one(text, part, at, alone=False)
+            assert name is not None
+            found.append((name, at))
+            at += len(part)
+        return found
+
+    def _one(self, text: str, word: str, at: int, alone: bool = True) -> str | None:
+        """One name's stand-in or size, or None. Keys and their aliases only where they stand `alone`."""
+        if word in self.mapped:
+            return self._noted(word, "map", self._hold("map", self.mapped[word]), at)
+        if word in self.graph.symbols:
+            return self._noted(word, "own", word, at)
+        if alone and (word in KEYS or "." in word):
+            return self._hold("key", self._key(text, word, at))
+        if word in COUNTS:
+            return self._hold("count", COUNTS[word])
+        if word == "D":
+            return self._hold("tokens", self._tokens(text, at))
+        meant = self._by_concept(word)
+        return None if meant is None else self._noted(word, "alias", meant, at)
+
+    def _noted(self, word: str, how: str, name: str, at: int) -> str:
+        self.used.setdefault(word, (how, at))
+        return name
+
+    def _hold(self, kind: str, what: str | Expr) -> str:
+        for name, held in self.held.items():
+            if held == (kind, what):
+                return name
+        number = len(self.held)
+        while (name := f"held{number}_") in self.graph.symbols:
+            number += 1
+        self.held[name] = (kind, what)
+        return name
+
+    def _key(self, text: str, word: str, at: int) -> str:
+        key = KEYS.get(word, word)
+        if key in self.keys:
+            return key
+        near = get_close_matches(key, list(self.keys), 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.keys)}"
+        raise UnknownSymbol(f"{self.graph.target} has no formula {key[:40]!r}; {hint}\n{caret(text, at)}")
+
+    def _tokens(self, text: str, at: int) -> Expr:
+        reading = reading_of(self.graph)
+        length = reading.data - reading.batch
+        if len(reading.batch) != 1 or len(length) != 1:
+            raise UnknownSymbol(
+                f"D counts tokens, and the inputs of {self.graph.target} are not one sequence of them; write it out or say --map D=...\n{caret(text, at)}"
+            )
+        return sp.Mul(*reading.batch, *length)
+
+    def _by_concept(self, word: str) -> str | None:
+        concept = _CONCEPT.get(word, word if word in ALIASES or word in GLOSSARY else "")
+        if not concept:
+            return None
+        if concept in self.graph.symbols and not (word == "s" and "S" in self.graph.symbols):
+            return concept
+        named = [n for n in self.graph.symbols if _CONCEPT.get(n) == concept]
+        said = [n for n, info in self.graph.symbols.items() if info.meaning and any(w == info.meaning.lower() for w in _WORDS.get(concept, ()))]
+        for found in (named, said):
+            if len(found) == 1:
+                return found[0]
+        if concept == "d_h" and {"d", "h"} <= set(self.graph.symbols):
+            return self._hold("map", symbol("d") / symbol("h"))
+        if concept == "h_kv" and "h" in self.graph.symbols and word != "g":
+            return "h"
+        return None
+
+    def _split(self, text: str, word: str, at: int) -> list[str] | None:
+        """The word as a product of known names, longer ones first: `Bsh` or `Ld_h`."""
+        if len(word) > _LONGEST:
+            return None
+        memory: dict[int, list[str] | None] = {len(word): []}
+        for begin in range(len(word) - 1, -1, -1):
+            memory[begin] = None
+            for end in range(len(word), begin, -1):
+                rest = memory[end]
+                if rest is not None and word[begin].isalpha() and self._known(word[begin:end]):
+                    memory[begin] = [word[begin:end], *rest]
+                    break
+        return memory[0]
+
+    def _known(self, word: str) -> bool:
+        if word in self.mapped or word in self.graph.symbols or word in COUNTS or word == "D":
+            return True
+        return self._by_concept(word) is not None
+
+    def _unknown(self, text: str, word: str, at: int) -> NoReturn:
+        sizes = ", ".join(f"{n} ({i.meaning})" if i.meaning else n for n, i in self.graph.symbols.items())
+        near = get_close_matches(word, [*self.graph.symbols, *self.keys], 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UnknownSymbol(
+            f"unknown symbol {word[:40]!r}; {hint}say what it means, as in --map {word[:40]}={next(iter(self.graph.symbols), '1')}; "
+            f"sizes of {self.graph.target} are {sizes}\n{caret(text, at)}"
+        )
+
+    def settle(self, text: str) -> None:
+        """Raises FormulaError where a letter of the claim may mean two sizes: `h` beside Megatron's `s` or `a`."""
+        foreign = [w for w in ("s", "a") if self.used.get(w, ("",))[0] == "alias"]
+        if foreign and self.used.get("h", ("",))[0] == "own" and "d" in self.graph.symbols and "d" not in self.used:
+            suggested = ",".join([*(f"{w}={'T' if w == 's' else 'h'}" for w in foreign), "h=d"])
+            raise FormulaError(
+                f"'h' beside {foreign[0]!r} may be the model's width or its heads; say which: --map {suggested} or --map h=h\n{caret(text, self.used['h'][1])}"
+            )
+        if "a" in foreign and self.used.get("h", ("",))[0] == "own":
+            raise FormulaError(f"'a' and 'h' would both be heads; say which is which: --map a=h,h=d\n{caret(text, self.used['a'][1])}")
+
+
+def mapping(texts: Iterable[str], graph: Graph) -> dict[str, Expr]:
+    """Read `s=T,h=d`: names of a claim as formulas in the model's sizes. Raises FormulaError or UnknownSymbol."""
+    found: dict[str, Expr] = {}
+    for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
+        name, sign, formula = (word.strip() for word in part.partition("="))
+        if not sign or not name or not formula:
+            raise FormulaError(f"--map {part!r}: write the claim's name and the model's, as in --map s=T,h=d")
+        found[name] = parse(formula, graph.symbols)
+    return found

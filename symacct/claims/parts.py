@@ -1,0 +1,92 @@
+"""What a formula key is the sum of: each part with its module, op, source line and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sympy as sp
+
+from symacct.account import Ledger, add, saved_bytes
+from symacct.graph import Placed, Tensor, total_over
+from symacct.rules import find
+
+Expr = sp.Expr
+_PHASES = {
+    "flops.forward": ("forward", "loss"),
+    "flops.backward": ("backward",),
+    "flops.step": ("forward", "loss", "backward"),
+    "flops.hardware": ("forward", "loss", "backward", "recompute"),
+    "flops.optimizer": ("optimizer",),
+}
+_SOURCES = {"params": "parameter", "bytes.params": "parameter", "bytes.grads": "gradient", "bytes.optimizer": "state"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A summand of a formula and where it comes from. Alike places are one part."""
+
+    module: str
+    op: str
+    where: str
+    meaning: str
+    value: Expr
+
+
+def parts_of(ledger: Ledger, key: str) -> list[Part]:
+    """The parts of a formula, alike places together, in execution order."""
+    grouped: dict[tuple[str, str, str], list[Part]] = {}
+    for part in (p for p in _single(ledger, key) if p.value != 0):
+        grouped.setdefault((part.module, part.where, "" if key.startswith("flops") else part.meaning), []).append(part)
+    made = []
+    for members in grouped.values():
+        ops = ", ".join(dict.fromkeys(p.op for p in members))
+        made.append(Part(members[0].module, ops, members[0].where, members[0].meaning, add(p.value for p in members)))
+    return made
+
+
+def _single(ledger: Ledger, key: str) -> Iterator[Part]:
+    if key in _PHASES:
+        yield from _flops(ledger, key)
+    elif key == "bytes.saved":
+        yield from _saved(ledger)
+    elif key in ("bytes.read", "bytes.written"):
+        for entry in ledger.entries:
+            yield _at(entry.place, entry.read if key == "bytes.read" else entry.written)
+    elif (kind := _SOURCES.get(key, _SOURCES.get(key.partition(".")[0], ""))) and key != "params.embedding":
+        for place in ledger.graph.sources(kind):
+            for out in place.node.outputs:
+                yield _tensor(place, out, key.startswith("bytes"))
+
+
+def _flops(ledger: Ledger, key: str) -> Iterator[Part]:
+    twice = ledger.convention.backward == "twice" and key != "flops.optimizer"
+    phases = _PHASES["flops.forward"] if twice else _PHASES[key]
+    factor = {"flops.backward": 2, "flops.step": 3, "flops.hardware": 3}.get(key, 1) if twice else 1
+    for entry in ledger.entries:
+        if entry.phase in phases:
+            value = ledger.counted(entry)
+            if key == "flops.hardware":
+                value = value + entry.recomputed
+            yield _at(entry.place, factor * value)
+
+
+def _at(place: Placed, value: Expr) -> Part:
+    node = place.node
+    rule = find(node.op)
+    return Part(node.module, node.op, node.source, rule.law if rule else "no rule", value)
+
+
+def _saved(ledger: Ledger) -> Iterator[Part]:
+    makers = {out.value: place for place in ledger.graph.placed() for out in place.node.outputs}
+    for name, size in saved_bytes(ledger.graph).items():
+        node = makers[name].node
+        what = "an input, kept for backward" if node.op == "input" else "its output, kept for backward"
+        yield Part(node.module, node.op, node.source, what, size)
+
+
+def _tensor(place: Placed, out: Tensor, in_bytes: bool) -> Part:
+    node = place.node
+    size = out.bytes if in_bytes else out.numel
+    shape = " × ".join(map(str, out.shape)) or "a number"
+    return Part(node.module, node.op, node.source, f"{node.label or node.op}, {shape}", sp.expand(total_over(size, place.loops)))

@@ -1,0 +1,127 @@
+"""A claim as an equation: `read`. Both sides may hold formula keys, N, D, sizes and products without a sign.
+
+In `s/6h`, written without a space, the whole of `6h` is under the bar; in `s/6 h` only the 6 is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy as sp
+
+from symacct.claims.latex import lexed
+from symacct.claims.names import FUNCTIONS, Names
+from symacct.errors import FormulaError
+from symacct.formula_reader import Token, caret, parse_tokens
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`left = right`, the side with the formula keys left. `keys` and `counts` say what stand-ins mean."""
+
+    text: str
+    left: Expr
+    right: Expr
+    keys: Mapping[sp.Symbol, str]
+    counts: Mapping[sp.Symbol, str]
+
+    def side(self, side: Expr, formulas: Mapping[str, Expr], counts: Mapping[str, Expr], choice: str) -> Expr:
+        """A side in the model's sizes, N being the parameter count `choice`."""
+        known = {stand: formulas[key] for stand, key in self.keys.items()}
+        known |= {stand: counts[name or choice] for stand, name in self.counts.items()}
+        return side.xreplace(known)
+
+    @property
+    def speaks_of_n(self) -> bool:
+        """Whether the convention decides what the claim's N is."""
+        return "" in self.counts.values()
+
+
+def read(text: str, names: Names) -> Claim:
+    """The claim that a text makes. Raises FormulaError or UnknownSymbol, with a caret."""
+    tokens = lexed(text)
+    left, right, at = _sides(text, tokens)
+    sides = [_parsed(text, side, names) for side in (left, right)]
+    names.settle(text)
+    exact = {symbol(n): what for n, (kind, what) in names.held.items() if kind in ("map", "tokens")}
+    sides = [side.xreplace(exact) for side in sides]
+    keys = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "key"}
+    counts = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "count"}
+    if not any(side.free_symbols & set(keys) for side in sides) and not sides[0].free_symbols & set(counts):
+        raise FormulaError(f"a claim speaks of a formula, as in 'flops.step = 6*N*D'; this one names none\n{caret(text, at)}")
+    if keys and not sides[0].free_symbols & set(keys):
+        sides.reverse()
+    return Claim(text, sides[0], sides[1], keys, counts)
+
+
+def _sides(text: str, tokens: list[Token]) -> tuple[list[Token], list[Token], int]:
+    marks = [i for i, (_, word, _) in enumerate(tokens) if word == "="]
+    if len(marks) == 2 and marks[1] == marks[0] + 1:  # a == b
+        tokens = tokens[: marks[1]] + tokens[marks[1] + 1 :]
+        marks = marks[:1]
+    if len(marks) != 1:
+        at = tokens[marks[1]][2] if marks else len(text)
+        raise FormulaError(f"a claim is one equation, as in 'flops.step = 6*N*D'\n{caret(text, at)}")
+    return tokens[: marks[0]], tokens[marks[0] + 1 :], tokens[marks[0]][2]
+
+
+def _parsed(text: str, tokens: list[Token], names: Names) -> Expr:
+    known: list[Token] = []
+    for i, (kind, word, at) in enumerate(tokens):
+        called = i + 1 < len(tokens) and tokens[i + 1][1] == "("
+        if kind != "name":
+            known.append((kind, word, at))
+        elif word in FUNCTIONS and called:
+            known.append(("function", FUNCTIONS[word], at))
+        else:
+            known += [("name", name, place) for name, place in names.pieces(text, word, at)]
+    tail = next((i for i, token in enumerate(known) if token[0] == "bad"), None)
+    if tail is None:
+        known = _multiplied(text, known)
+    return parse_tokens(text, [("name" if kind == "function" else kind, word, at) for kind, word, at in known])
+
+
+def _multiplied(text: str, tokens: list[Token]) -> list[Token]:
+    """With a sign in every product, and brackets around what stands unspaced under a `/`."""
+    out: list[Token] = []
+    opened = False
+    inside = 0  # brackets of an exponent, as in 6h^{2}
+    for i, token in enumerate(tokens):
+        if inside or (opened and token[1] == "(" and tokens[i - 1][1] in ("**", "^")):
+            inside += {"(": 1, ")": -1}.get(token[1], 0)
+            out.append(token)
+            continue
+        joined = i > 0 and _joins(tokens[i - 1], token)
+        spaced = i > 0 and text[token[2] - 1 : token[2]].isspace()
+        power = i > 0 and (token[1] in ("**", "^") or tokens[i - 1][1] in ("**", "^"))
+        if opened and not power and (not joined or spaced):
+            out.append(("sign", ")", token[2]))
+            opened = False
+        if joined:
+            out.append(("sign", "*", token[2]))
+        if not opened and i > 0 and tokens[i - 1][1] == "/" and token[0] in ("number", "name"):
+            out.append(("sign", "(", token[2]))
+            opened = True
+        if opened and token[1] == "(":  # a/2(b + c): two readings
+            out = _without_last_open(out)
+            opened = False
+        out.append(token)
+    if opened:
+        out.append(("sign", ")", len(text)))
+    return out
+
+
+def _without_last_open(out: list[Token]) -> list[Token]:
+    at = max(i for i, token in enumerate(out) if token[1] == "(")
+    return out[:at] + out[at + 1 :]
+
+
+def _joins(before: Token, after: Token) -> bool:
+    """Whether two neighbours are factors of a product: `6N`, `N D`, `2(d + h)`, `(a)(b)`."""
+    ends = before[0] in ("number", "name") or before[1] == ")"
+    starts = after[0] in ("name", "function") or after[1] == "("
+    return ends and starts

@@ -1,0 +1,108 @@
+"""Numbers against a claim: the smallest sizes at which it is wrong, and what the ratio of the two sides hints at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import islice, product
+from typing import Any
+
+import sympy as sp
+
+from symacct.domain import Domain
+from symacct.errors import TraceError
+from symacct.expressions import UndefinedHere, evaluate
+
+Expr = sp.Expr
+_SMALL = (1, 2, 3, 4, 6, 8, 12, 16)
+_TRIED = 300
+_CORNERS = 600
+_HINTS = {
+    Fraction(2): "a multiply-add is 2 FLOPs: was it counted once, or one of two products left out?",
+    Fraction(1, 2): "counted twice: a multiply-add is 2 FLOPs, not more",
+    Fraction(3): "a step is forward and backward: was only the forward counted?",
+    Fraction(1, 3): "was a whole step taken where only the forward is meant?",
+    Fraction(3, 2): "forward and backward are 3 times the forward: was only the backward counted?",
+    Fraction(2, 3): "the backward is 2 times the forward: was the whole step counted?",
+    Fraction(3, 4): "4/3 is the forward repeated by checkpointing, which flops.step leaves out (flops.hardware has it)",
+    Fraction(4, 3): "4/3 is the forward repeated by checkpointing, which flops.hardware has",
+    Fraction(4): "4 bytes an element (float32): were elements counted?",
+    Fraction(1, 4): "4 bytes an element: were bytes counted where elements are meant?",
+    Fraction(8): "8 bits a byte, or two float32 states of AdamW",
+    Fraction(1, 8): "8 bits a byte: were bits counted?",
+}
+
+
+def ratio_hint(derived: Expr, claim: Expr) -> str:
+    """What a constant ratio derived / claim says; empty when the ratio is not constant."""
+    if derived == 0 or claim == 0:
+        return ""
+    ratio = sp.cancel(derived / claim)
+    if not ratio.is_Rational:
+        return ""
+    number = Fraction(int(ratio.p), int(ratio.q))
+    return f"derived = {number} × claim: {_meant(number)}" if _meant(number) else f"derived = {number} × claim"
+
+
+def _meant(number: Fraction) -> str:
+    if number in _HINTS:
+        return _HINTS[number]
+    for power in range(1, 5):
+        if number in (Fraction(1024, 1000) ** power, Fraction(1000, 1024) ** power):
+            return f"{power} step{'s' * (power > 1)} of 1024 against 1000: binary and decimal units"
+    for power in range(1, 19):
+        if number in (Fraction(10) ** power, Fraction(1, 10**power)):
+            return f"a power of ten (10^{power}): kilo, mega, giga, tera?"
+    return ""
+
+
+def smallest(derived: Expr, claim: Expr, domain: Domain) -> tuple[dict[str, int], Any, Any] | None:
+    """Sizes of the domain, as small as a short search finds, at which the two differ, and both values."""
+    needed = sorted({s.name for side in (derived, claim) for s in side.free_symbols})
+    for point in _candidates(domain):
+        values = _values(derived, claim, point)
+        if values is not None and values[0] != values[1]:
+            point, values = _lowered(derived, claim, domain, point, values)
+            return {n: point[n] for n in domain.names if n in point and (n in needed or _spoken(domain, n))}, *values
+    return None
+
+
+def _spoken(domain: Domain, name: str) -> bool:
+    return any(name in map(str, a.left.free_symbols) for a in domain.assumptions)
+
+
+def _candidates(domain: Domain) -> Iterator[dict[str, int]]:
+    """All sizes alike, then a few of 1 and 2, then random ones."""
+    for value in _SMALL:
+        if domain.holds(point := dict.fromkeys(domain.names, value)):
+            yield point
+    for corner in islice(product((1, 2), repeat=len(domain.names)), _CORNERS):
+        if domain.holds(point := dict(zip(domain.names, corner, strict=True))):
+            yield point
+    try:
+        yield from islice(domain.points(seed=11), _TRIED)
+    except TraceError:
+        return
+
+
+def _values(derived: Expr, claim: Expr, point: Mapping[str, int]) -> tuple[Any, Any] | None:
+    try:
+        return evaluate(derived, point), evaluate(claim, point)
+    except UndefinedHere:
+        return None
+
+
+def _lowered(derived: Expr, claim: Expr, domain: Domain, point: dict[str, int], values: tuple[Any, Any]) -> tuple[dict[str, int], tuple[Any, Any]]:
+    for name in domain.names:
+        for value in range(1, min(point[name], 17)):
+            lower = point | {name: value}
+            found = _values(derived, claim, lower) if domain.holds(lower) else None
+            if found is not None and found[0] != found[1]:
+                point, values = lower, found
+                break
+    return point, values
+
+
+def plain(number: Any) -> int | str:
+    """A value for JSON: an integer, or a fraction as text."""
+    return int(number) if Fraction(number).denominator == 1 else str(number)

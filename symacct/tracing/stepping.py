@@ -1,0 +1,75 @@
+"""An optimizer's real step on tensors without data: numbers that it reads from them are known, or taken as one."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from symacct.errors import ModelFileError
+from symacct.tracing import private
+from symacct.tracing.private import FakeTensor
+
+
+class Unknown(float):
+    """A number read from data. What is computed from it stays unknown, so that no size is compared with it."""
+
+    def _same(self, *_: Any) -> Unknown:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _same  # type: ignore[assignment]
+    __neg__ = __abs__ = _same  # type: ignore[assignment]
+
+
+ONE = Unknown(1.0)
+
+
+def number_of(value: Any) -> Any:
+    """An optimizer's step count, learning rate or decay as a number, without an op that reads it."""
+    if not isinstance(value, FakeTensor):
+        return value.item() if isinstance(value, torch.Tensor) else value
+    constant = private.constant_of(value)
+    return ONE if constant is None else private.plain_item(constant)
+
+
+@contextlib.contextmanager
+def stepping(branch: Callable[[str], None]) -> Iterator[None]:
+    """For the length of one step, `.item()` of a tensor whose data is unknown is one, and `branch` is told.
+
+    ASGD and Adafactor read so. One is what ASGD's average has until its `t0`, and what a norm divided by its root
+    mean square has in Adafactor; the ops are the same for any value but in ASGD's averaging.
+    """
+    plain = torch.Tensor.item
+
+    def item(self: torch.Tensor) -> Any:
+        if not isinstance(self, FakeTensor):
+            return plain(self)
+        known = number_of(self)
+        if known is ONE:
+            branch("the optimizer reads a number from data; it was taken as 1")
+        return known
+
+    own = vars(torch.Tensor).get("item")
+    torch.Tensor.item = item  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        if own is None:
+            del torch.Tensor.item
+        else:
+            torch.Tensor.item = own  # type: ignore[method-assign]
+
+
+def checked(name: str, optimizer: Any) -> Any:
+    """The optimizer. Raises ModelFileError when its step calls the model itself, as LBFGS's does."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        kind = type(optimizer).__name__
+        raise ModelFileError(
+            f"{name}: the step of {kind} runs the model again, as often as the data asks for, so no formula of sizes gives its cost; "
+            "derive with an optimizer whose step takes no closure"
+        )
+    return optimizer
