@@ -18,7 +18,7 @@ ORDER = """
     rules conventions account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
     derive certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check plan explain diff tables report latex
-    api cli __main__
+    claims api testing cli __main__
 """.split()
 
 # The modules that import torch at all; no other imports one of these before it is asked to trace or to run.

@@ -10,10 +10,11 @@ from typing import Any
 
 import sympy as sp
 
-from symacct.account import Entry, Ledger
+from symacct.account import Entry, Ledger, saved_bytes
 from symacct.errors import SizeError
 from symacct.expressions import to_text
-from symacct.graph import Placed, Tensor
+from symacct.graph import Node, Placed, Tensor
+from symacct.memory import keepers, makers
 from symacct.report.answer import Answer
 from symacct.report.grids import Page
 from symacct.report.numbers import flops, size
@@ -72,10 +73,34 @@ def _matches(pattern: str, word: str) -> bool:
     return not pattern or pattern in word or fnmatchcase(word, pattern)
 
 
+class _Memory:
+    """What a graph knows of its storages, in words: whose view a tensor is, and what keeps it for backward."""
+
+    def __init__(self, answer: Answer) -> None:
+        graph = answer.ledger.graph
+        self.answer, self.keepers, self.makers = answer, keepers(graph), makers(graph)
+        self.bytes = saved_bytes(graph)
+
+    def said(self, node: Node) -> Iterator[tuple[str, str]]:
+        for out in node.outputs:
+            if out.storage != out.value and out.storage in self.makers:
+                yield "view", f"of what {_place(self.makers[out.storage].node)} makes"
+            elif out.value in self.bytes:
+                total = text(self.answer.terms(self.answer.under(self.bytes[out.value])))
+                readers = dict.fromkeys(_place(p.node) for p in self.keepers.get(out.value, ()))
+                yield "kept", f"{total} bytes for backward, read by {', '.join(readers) or 'no op that was recorded'}"
+
+
+def _place(node: Node) -> str:
+    where = ", ".join(filter(None, [node.module, node.source]))
+    return node.op + (f" ({where})" if where else f" {node.label}".rstrip())
+
+
 def as_text(answer: Answer, page: Page, found: Sequence[Line]) -> None:
     """The nodes by phase, a paragraph each."""
     page.line("shapes and sizes are of one run of a node, FLOPs and bytes moved of all its runs")
     page.line()
+    memory = _Memory(answer)
     phase = ""
     for line in found:
         node = line.place.node
@@ -84,10 +109,10 @@ def as_text(answer: Answer, page: Page, found: Sequence[Line]) -> None:
                 page.line()
             page.line(node.phase, "bold underline")
             phase = node.phase
-        _paragraph(answer, page, line)
+        _paragraph(answer, page, line, memory)
 
 
-def _paragraph(answer: Answer, page: Page, line: Line) -> None:
+def _paragraph(answer: Answer, page: Page, line: Line, memory: _Memory) -> None:
     node, times = line.place.node, answer.under(line.place.times)
     repeats = f"× {text(answer.terms(times))}" if times != 1 else ""
     tensors = [_tensor(answer, out) for out in node.outputs]
@@ -99,6 +124,7 @@ def _paragraph(answer: Answer, page: Page, line: Line) -> None:
     said = [
         ("at", node.source),
         *(("makes", tensor) for tensor in tensors),
+        *dict.fromkeys(memory.said(node)),
         *_costs(answer, line.entry),
         ("law", line.law),
     ]
