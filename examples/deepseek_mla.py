@@ -38,11 +38,11 @@ class RMSNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
 
-def rotary(T, width, device, past):
-    """Cosines and sines of the rotary angles of T positions behind `past` others, each (T, width/2)."""
-    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)
-    angle = torch.outer(torch.arange(*((past,) if past else ()), past + T, device=device), frequency)
-    return angle.cos(), angle.sin()
+def rotary(T, width, x, past):
+    """Cosines and sines of T positions' rotary angles behind `past` others, (T, width/2), of x's dtype."""
+    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=x.device) / width)
+    angle = torch.outer(torch.arange(*((past,) if past else ()), past + T, device=x.device), frequency)
+    return angle.cos().to(x), angle.sin().to(x)
 
 
 def rotate(x, cos, sin):
@@ -62,14 +62,14 @@ class LatentAttention(nn.Module):
         self.kv_up = nn.Linear(d_c, h * (d_h + d_v), bias=False)
         self.o = nn.Linear(h * d_v, d, bias=False)
 
-    def forward(self, x, cos, sin, past, cache):
+    def forward(self, x, cos, sin, past, kept):
         (B, T, _), S = x.shape, past + x.shape[1]
         q = self.q_up(self.q_norm(self.q_down(x))).view(B, T, self.h, self.d_h + self.d_r).transpose(1, 2)
         q, q_rotary = q.split([self.d_h, self.d_r], dim=-1)
         c, k_rotary = self.kv_down(x).split([self.d_c, self.d_r], dim=-1)
-        kv = self.kv_up(*extended(cache, c=self.kv_norm(c))).view(B, S, self.h, self.d_kv).transpose(1, 2)
+        kv = self.kv_up(*joint(kept, c=self.kv_norm(c))).view(B, S, self.h, self.d_kv).transpose(1, 2)
         k, v = kv.split([self.d_h, self.d_v], dim=-1)
-        k_rotary = extended(cache, r=rotate(k_rotary, cos, sin))[0].unsqueeze(1).expand(B, self.h, S, self.d_r)
+        k_rotary = joint(kept, r=rotate(k_rotary, cos, sin))[0].unsqueeze(1).expand(B, self.h, S, self.d_r)
         q = torch.cat((q, rotate(q_rotary, cos, sin)), dim=-1)
         k = torch.cat((k, k_rotary), dim=-1)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=not past)
@@ -95,8 +95,8 @@ class Block(nn.Module):
         self.norm2 = RMSNorm(d)
         self.mlp = MLP(d, f)
 
-    def forward(self, x, cos, sin, past, cache):
-        x = x + self.attn(self.norm1(x), cos, sin, past, cache)
+    def forward(self, x, cos, sin, past, kept):
+        x = x + self.attn(self.norm1(x), cos, sin, past, kept)
         return x + self.mlp(self.norm2(x))
 
 
@@ -111,8 +111,8 @@ class DeepSeek(nn.Module):
 
     def forward(self, idx, cache=None):
         x, past = self.embed(idx), cached(cache)
-        cos, sin = rotary(idx.shape[1], self.d_r, idx.device, past)
-        for block, kept in zip(self.blocks, cache or [None] * len(self.blocks)):
+        cos, sin = rotary(idx.shape[1], self.d_r, x, past)
+        for block, kept in zip(self.blocks, cache or [None] * len(self.blocks), strict=True):
             x = block(x, cos, sin, past, kept)
         return self.head(self.norm(x))
 
@@ -134,13 +134,14 @@ def cached(cache):
     return next(iter(cache[0].values())).shape[-2] if cache and cache[0] else 0
 
 
-def extended(cache, **new):
-    """These tensors (…, tokens, width) behind those of earlier tokens; a cache then holds both."""
-    if cache is not None:
-        new = {name: torch.cat((cache[name], x), dim=-2) if name in cache else x for name, x in new.items()}
-        cache.update(new)
+def joint(kept, **new):
+    """These tensors (…, tokens, width) behind those kept of earlier tokens, if any; then all are kept."""
+    if kept is not None:
+        new = {name: torch.cat((kept[name], x), dim=-2) if name in kept else x for name, x in new.items()}
+        kept.update(new)
     return list(new.values())
 
 
 def cache(L):
+    """Of each layer, what is kept of the tokens so far: nothing."""
     return [{} for _ in range(L)]

@@ -29,11 +29,11 @@ class RMSNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
 
-def rotary(T, width, device, past):
-    """Cosines and sines of the rotary angles of T positions behind `past` others, each (T, width/2)."""
-    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)
-    angle = torch.outer(torch.arange(*((past,) if past else ()), past + T, device=device), frequency)
-    return angle.cos(), angle.sin()
+def rotary(T, width, x, past):
+    """Cosines and sines of T positions' rotary angles behind `past` others, (T, width/2), of x's dtype."""
+    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=x.device) / width)
+    angle = torch.outer(torch.arange(*((past,) if past else ()), past + T, device=x.device), frequency)
+    return angle.cos().to(x), angle.sin().to(x)
 
 
 def rotate(x, cos, sin):
@@ -50,10 +50,10 @@ class Attention(nn.Module):
         self.v = nn.Linear(d, h_kv * d_h, bias=False)
         self.o = nn.Linear(h * d_h, d, bias=False)
 
-    def forward(self, x, cos, sin, past, cache):
+    def forward(self, x, cos, sin, past, kept):
         q, k, v = (p(x).unflatten(-1, (-1, self.d_h)).transpose(1, 2) for p in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(
-            rotate(q, cos, sin), *extended(cache, k=rotate(k, cos, sin), v=v), is_causal=not past, enable_gqa=True
+            rotate(q, cos, sin), *joint(kept, k=rotate(k, cos, sin), v=v), is_causal=not past, enable_gqa=True
         )
         return self.o(y.transpose(1, 2).flatten(2))
 
@@ -77,8 +77,8 @@ class Block(nn.Module):
         self.norm2 = RMSNorm(d)
         self.mlp = MLP(d, f)
 
-    def forward(self, x, cos, sin, past, cache):
-        x = x + self.attn(self.norm1(x), cos, sin, past, cache)
+    def forward(self, x, cos, sin, past, kept):
+        x = x + self.attn(self.norm1(x), cos, sin, past, kept)
         return x + self.mlp(self.norm2(x))
 
 
@@ -93,8 +93,8 @@ class Llama(nn.Module):
 
     def forward(self, idx, cache=None):
         x, past = self.embed(idx), cached(cache)
-        cos, sin = rotary(idx.shape[1], self.d_h, idx.device, past)
-        for block, kept in zip(self.blocks, cache or [None] * len(self.blocks)):
+        cos, sin = rotary(idx.shape[1], self.d_h, x, past)
+        for block, kept in zip(self.blocks, cache or [None] * len(self.blocks), strict=True):
             x = block(x, cos, sin, past, kept)
         return self.head(self.norm(x))
 
@@ -116,13 +116,14 @@ def cached(cache):
     return next(iter(cache[0].values())).shape[-2] if cache and cache[0] else 0
 
 
-def extended(cache, **new):
-    """These tensors (…, tokens, width) behind those of earlier tokens; a cache then holds both."""
-    if cache is not None:
-        new = {name: torch.cat((cache[name], x), dim=-2) if name in cache else x for name, x in new.items()}
-        cache.update(new)
+def joint(kept, **new):
+    """These tensors (…, tokens, width) behind those kept of earlier tokens, if any; then all are kept."""
+    if kept is not None:
+        new = {name: torch.cat((kept[name], x), dim=-2) if name in kept else x for name, x in new.items()}
+        kept.update(new)
     return list(new.values())
 
 
 def cache(L):
+    """Of each layer, what is kept of the tokens so far: nothing."""
     return [{} for _ in range(L)]

@@ -99,11 +99,17 @@ class Ledger:
     def under(self, convention: Convention) -> Ledger:
         """The same entries counted under another convention."""
         made = Ledger(self.graph, convention, self.allow_unknown)
-        made.__dict__["entries"] = self.entries
+        made.__dict__ |= {"entries": self.entries, "_uncounted": self._uncounted}
         return made
 
-    def check(self, claim: str, given: Iterable[str] = (), at: Mapping[str, int] | None = None, map: Mapping[str, str] | None = None) -> Any:
-        """The verdict on a claim such as "flops.step = 6*N*D", under relations, with the claim's names mapped."""
+    def check(
+        self,
+        claim: str,
+        given: Iterable[str] = (),
+        at: Mapping[str, int] | None = None,
+        map: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The verdict on a claim such as "flops.step = 6*N*D", under relations, its names mapped."""
         from importlib import import_module  # claims read formulas of a ledger, and stand above it
 
         return import_module("symacct.claims").check(self, claim, given, at, map)
@@ -138,8 +144,14 @@ class Ledger:
     @cached_property
     def formulas(self) -> dict[str, Expr]:
         """Every formula that applies, by the contract's key."""
-        found = {**self._params(), **self._flops(), **self._bytes()}
+        params, moved = self._uncounted
+        found = {**params, **self._flops(), **moved}
         return {key: value for key, value in found.items() if value is not None}
+
+    @cached_property
+    def _uncounted(self) -> tuple[dict[str, Expr | None], dict[str, Expr | None]]:
+        """The formulas that are the same under every convention: parameters, and bytes."""
+        return self._params(), self._bytes()
 
     def _params(self) -> dict[str, Expr | None]:
         graph = self.graph

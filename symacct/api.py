@@ -20,10 +20,20 @@ class Ledger(account.Ledger):
     """The ledger of a target, with the verbs as methods."""
 
     def latex(
-        self, *, at: Iterable[str] = (), given: Iterable[str] = (), standalone: bool = False, certificate: Certificate | None = None
+        self,
+        *,
+        at: Mapping[str, int] | Iterable[str] | str = (),
+        given: Iterable[str] | str = (),
+        standalone: bool = False,
+        certificate: Certificate | None = None,
     ) -> str:
-        """The appendix of a paper in LaTeX, as `symacct latex` writes it. `at` and `given` as on the command line."""
-        return latex.document(answer(self, at, given), standalone, certificate)
+        """The appendix of a paper in LaTeX, as `symacct latex` writes it.
+
+        >>> "12\\\\,d^{2}" in derive("gpt2").latex(given="f=4*d")
+        True
+        """
+        numbers = [f"{name}={value}" for name, value in at.items()] if isinstance(at, Mapping) else _texts(at)
+        return latex.document(answer(self, numbers, _texts(given)), standalone, certificate)
 
     def _repr_latex_(self) -> str:
         return latex.display(answer(self))
@@ -77,3 +87,7 @@ def _function(given: Any) -> Callable[..., Any]:
     if isinstance(given, type) or (callable(given) and not hasattr(given, "parameters")):
         return given
     return lambda: given
+
+
+def _texts(given: Iterable[str] | str) -> Iterable[str]:
+    return [given] if isinstance(given, str) else given

@@ -63,7 +63,7 @@ def _read(text: str) -> tuple[Expr, tuple[tuple[str, int], ...]]:
 
 
 def parse_tokens(text: str, tokens: Sequence[Token]) -> Expr:
-    """The expression that tokens mean, each a kind ("number", "name", "sign", "bad"), its text and its place in `text`."""
+    """The expression that tokens mean: each its kind (number, name, sign or bad), text and place."""
     return _Reader(text, tokens).whole()
 
 
@@ -75,8 +75,10 @@ class _Reader:
     def __init__(self, text: str, tokens: Sequence[Token] | None = None) -> None:
         self.text = text
         stripped = text.rstrip(" \t\r\n")
-        found = [(m.lastgroup or "", m[m.lastgroup], m.start(m.lastgroup)) for m in _TOKEN.finditer(stripped)] if tokens is None else tokens
-        self.tokens = [*found, ("end", "", len(stripped))]
+        if tokens is None:
+            found = _TOKEN.finditer(stripped)
+            tokens = [(m.lastgroup or "", m[m.lastgroup], m.start(m.lastgroup)) for m in found]
+        self.tokens = [*tokens, ("end", "", len(stripped))]
         self.at = self.depth = self.under = 0
         self.seen: dict[str, int] = {}
 

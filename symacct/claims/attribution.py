@@ -1,4 +1,4 @@
-"""Which places of a model a wrong formula speaks of: terms of the difference matched with terms of the ledger."""
+"""Which places of a model a wrong formula speaks of: its wrong terms matched with the ledger's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sympy as sp
 
 from symacct.claims.parts import Part
 from symacct.claims.verdict import Term
+from symacct.report.readable import shown
 
 Expr = sp.Expr
 _MOST_PAIRS = 40
@@ -28,11 +29,12 @@ def coefficients(expr: Expr) -> dict[Expr, Expr]:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The derived formula, the claim, and the parts that the derived one is the sum of."""
+    """The derived formula, the claim, the parts of the derived one, and what the claim's N adds."""
 
     derived: dict[Expr, Expr]
     claimed: dict[Expr, Expr]
     parts: Sequence[tuple[Part, dict[Expr, Expr]]]
+    counted: Sequence[tuple[Part, dict[Expr, Expr]]] = ()
 
     def terms(self) -> tuple[Term, ...]:
         """Every monomial in which the two differ, with the places that fit, larger degrees first."""
@@ -47,35 +49,56 @@ class Attribution:
         return self.derived.get(body, sp.Integer(0)) - self.claimed.get(body, sp.Integer(0))
 
     def _swaps(self, bodies: Iterable[Expr]) -> dict[Expr, Expr]:
-        """What was left out, with what stands in its place: the same number of a term that is nearly the same."""
+        """What was left out, with what stands in its place: as many of a term nearly the same."""
         missing = [b for b in bodies if self._left(b) > 0]
         extra = [b for b in bodies if self._left(b) < 0]
         found: dict[Expr, Expr] = {}
         pairs = sorted(((_distance(m, e), str(m), m, e) for m in missing for e in extra), key=lambda p: p[:2])
         for distance, _, one, other in pairs:
-            near = distance <= min(_NEAR, _shared(one, other))
+            near = distance <= min(_NEAR, _shared(one, other)) and (
+                distance <= 1 or _degree(one) == _degree(other)
+            )
             if near and one not in found and other not in found and self._left(one) == -self._left(other):
                 found[one], found[other] = other, one
         return found
 
     def _attributed(self, body: Expr, instead: Expr | None) -> list[Term]:
         left = self._left(body)
-        kind = "missing" if left > 0 and body not in self.claimed else "extra" if body not in self.derived else "wrong"
+        kind = (
+            "missing"
+            if left > 0 and body not in self.claimed
+            else "extra"
+            if body not in self.derived
+            else "wrong"
+        )
         if instead is not None and left < 0 and self._holding(instead):
             return []  # told with the term in whose place it stands
         holding = self._holding(body)
+        added = [(part, terms[body]) for part, terms in self.counted if body in terms] if left < 0 else []
+        if added:
+            return [
+                Term(_share(left, n, len(added)) * body, kind, p.module, p.op, p.where, p.meaning)
+                for p, n in _fitting(left, added)
+            ]
         note = ""
         if instead is not None and left > 0:
-            note = f"; the claim has {_spelled(left, instead)} here"
+            note = f"the claim has {_spelled(left, instead)} here; "
         elif not holding and left < 0:
             holding, near = self._nearest(body)
-            note = f"; the model has {near} here" if near else ""
-        chosen = _fitting(abs(left), holding)
+            note = f"the model has {near} here; " if near else ""
+        chosen = _fitting(left, holding)
         if not chosen:
             return [Term(left * body, kind, "", "", "", "no place of the model costs this")]
-        one_of = " (or another of these)" if len(chosen) > 1 and self._alternatives(left, chosen) else ""
+        one_of = "one of these: " if len(chosen) > 1 and self._alternatives(left, chosen) else ""
         return [
-            Term(_share(left, number, len(chosen)) * body, kind, p.module, p.op, p.where, f"{p.meaning}{note}{one_of}")
+            Term(
+                _share(left, number, len(chosen)) * body,
+                kind,
+                p.module,
+                p.op,
+                p.where,
+                f"{one_of}{note}{p.meaning}",
+            )
             for p, number in chosen
         ]
 
@@ -87,7 +110,11 @@ class Attribution:
 
     def _nearest(self, body: Expr) -> tuple[list[tuple[Part, Expr]], str]:
         """The parts whose terms differ least from a term that the model does not have."""
-        ranked = [(_distance(body, other), part, other, number) for part, terms in self.parts for other, number in terms.items()]
+        ranked = [
+            (_distance(body, other), part, other, number)
+            for part, terms in self.parts
+            for other, number in terms.items()
+        ]
         least = min((rank[0] for rank in ranked), default=_NEAR + 1)
         if least > _NEAR:
             return [], ""
@@ -96,14 +123,20 @@ class Attribution:
 
 
 def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Part, Expr]]:
-    """The parts that add up to the difference: one, or two, or all; several that fit are all told."""
-    for fits in (lambda n: n == left, lambda n: 2 * n == left or n == 2 * left):
-        alone = [(p, n) for p, n in holding if fits(abs(n))]
+    """The parts that may account for the difference, all that fit alike: whole, in part, in pairs.
+
+    Of what is missing, a place can lack no more than it costs; what is too much may be a place counted twice.
+    """
+    ways = [lambda n: n == left, lambda n: n == 2 * left, lambda n: n > left]
+    if left < 0:
+        ways = [lambda n: n == -left, lambda n: 2 * n == -left, lambda n: n == -2 * left]
+    for fits in ways:
+        alone = [(p, n) for p, n in holding if fits(n)]
         if alone:
             return alone
     if len(holding) <= _MOST_PAIRS:
         for pair in combinations(holding, 2):
-            if abs(pair[0][1] + pair[1][1]) == left:
+            if pair[0][1] + pair[1][1] == abs(left):
                 return list(pair)
     return list(holding)
 
@@ -131,12 +164,4 @@ def _degree(body: Expr) -> Expr:
 
 
 def _spelled(number: Expr, body: Expr) -> str:
-    from symacct.report.readable import shown
-
     return shown(abs(number) * body)
-
-
-def parts_under(parts: Iterable[Part], under: object) -> list[tuple[Part, dict[Expr, Expr]]]:
-    """Parts with their monomials, under relations between the sizes."""
-    assert callable(under)
-    return [(part, coefficients(under(part.value))) for part in parts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -26,7 +26,7 @@ _SWITCHES = ("unit", "count", "attention", "backward")
 
 @dataclass(frozen=True)
 class Case:
-    """One reading: the ledger under a convention, which parameters N is, and relations that were not given."""
+    """One reading: a ledger under a convention, which parameters N is, relations not given."""
 
     ledger: Ledger
     choice: str
@@ -42,6 +42,7 @@ class Setting:
     ledger: Ledger
     claim: Claim
     given: tuple[str, ...]
+    memory: dict[Case, tuple[Expr, Expr]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def own(self) -> tuple[str, ...]:
@@ -68,23 +69,33 @@ class Setting:
         """An expression of the ledger under the relations and the domain, multiplied out."""
         known = self.relations(supposed)
         domain = Domain(self.ledger.domain.names, (*self.ledger.graph.assumptions, *known.conditions))
-        return canonical(domain.rewrite(expr.xreplace(dict(known.replaced))))
+        return canonical(domain.rewrite(replaced(expr, known.replaced)))
 
     def raw(self, case: Case) -> tuple[Expr, Expr]:
         """Both sides in the model's sizes."""
-        numbers = self.counts | ({"active matmul": self.counts["matmul"]} if "active matmul" not in self.counts else {})
-        made = [self.claim.side(side, case.ledger.formulas, numbers, case.choice) for side in (self.claim.left, self.claim.right)]
+        numbers = self.counts | (
+            {"active matmul": self.counts["matmul"]} if "active matmul" not in self.counts else {}
+        )
+        made = [
+            self.claim.side(side, case.ledger.formulas, numbers, case.choice)
+            for side in (self.claim.left, self.claim.right)
+        ]
         return made[0], made[1]
 
     def sides(self, case: Case) -> tuple[Expr, Expr]:
         """Both sides under all relations of the case."""
-        left, right = self.raw(case)
-        return self.under(left, case.supposed), self.under(right, case.supposed)
+        if case not in self.memory:
+            left, right = self.raw(case)
+            self.memory[case] = self.under(left, case.supposed), self.under(right, case.supposed)
+        return self.memory[case]
 
     def explicit(self, case: Case) -> Expr:
         """What the claim says without its N: terms that it wrote out."""
         zero = {stand: sp.Integer(0) for stand in self.claim.counts}
-        return self.under(self.claim.side(self.claim.right.xreplace(zero), case.ledger.formulas, self.counts, case.choice), case.supposed)
+        return self.under(
+            self.claim.side(self.claim.right.xreplace(zero), case.ledger.formulas, self.counts, case.choice),
+            case.supposed,
+        )
 
     @cached_property
     def samples(self) -> list[dict[str, int]]:
@@ -128,7 +139,12 @@ class Setting:
             gone, _, told = (part.strip() for part in text.partition("="))
             names = {gone, *told.replace("4*", "").split("*")}
             eliminated = "d_h" if gone == "d" else gone
-            if names <= set(self.ledger.graph.symbols) and eliminated not in spoken and eliminated in mine and self._possible(text):
+            if (
+                names <= set(self.ledger.graph.symbols)
+                and eliminated not in spoken
+                and eliminated in mine
+                and self._possible(text)
+            ):
                 found.append(text)
         return found
 
@@ -136,7 +152,9 @@ class Setting:
         """Whether the sizes obey a relation: the model's own numbers, else those that it was traced at."""
         graph = self.ledger.graph
         left, _, right = (part.strip() for part in text.partition("="))
-        sizes: Mapping[str, int] = graph.values or {name: info.traced_at for name, info in graph.symbols.items()}
+        sizes: Mapping[str, int] = graph.values or {
+            name: info.traced_at for name, info in graph.symbols.items()
+        }
         value = 1
         for factor in right.split("*"):
             value *= int(factor) if factor.isdigit() else sizes.get(factor, 0)
@@ -157,13 +175,23 @@ class Setting:
 
     def readings(self) -> Iterator[Case]:
         """Other readings, those that change least first."""
-        choices = [c for c in MEANINGS if c != self.base.choice and c in self.counts] if self.claim.speaks_of_n else []
+        choices = (
+            [c for c in MEANINGS if c != self.base.choice and c in self.counts]
+            if self.claim.speaks_of_n
+            else []
+        )
         supposed = self.supposable
         yield from (replace(self.base, supposed=texts) for texts in supposed)
         yield from (replace(self.base, choice=choice) for choice in choices)
+        if not any(key.startswith("flops") for key in self.claim.keys.values()):
+            return
         others = [self._switched(made, words) for made, words in self._conventions()]
         yield from others
-        named = [replace(self._switched(made, ()), named=name, choice=made.params) for name, made in NAMED.items() if made != self.ledger.convention]
+        named = [
+            replace(self._switched(made, ()), named=name, choice=made.params)
+            for name, made in NAMED.items()
+            if made != self.ledger.convention
+        ]
         yield from named
         for case in [replace(self.base, choice=choice) for choice in choices] + others + named:
             yield from (replace(case, supposed=texts) for texts in supposed)
@@ -184,3 +212,15 @@ class Setting:
             for t, w in changes[i + 1 :]:
                 if s != t:
                     yield replace(now, name="", **{s: v, t: w}), (f"{s} = {v}", f"{t} = {w}")
+
+
+def replaced(expr: Expr, table: Mapping[sp.Symbol, Expr]) -> Expr:
+    """`expr.xreplace(table)` that leaves Max and Min alone: sympy would compare all their arguments."""
+    if not expr.has(sp.Max, sp.Min):
+        return expr.xreplace(dict(table))
+    if isinstance(expr, sp.Max | sp.Min):
+        args = list(dict.fromkeys(replaced(arg, table) for arg in expr.args))
+        return expr.func(*args, evaluate=False) if len(args) > 1 else args[0]
+    hidden = {node: sp.Dummy(integer=True) for node in expr.atoms(sp.Max, sp.Min)}
+    shown = {dummy: replaced(node, table) for node, dummy in hidden.items()}
+    return expr.xreplace(hidden).xreplace(dict(table)).xreplace(shown)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import sympy as sp
 
 from symacct.account import Ledger, add
-from symacct.graph import total_over
+from symacct.graph import Placed, total_over
 
 Expr = sp.Expr
 
@@ -40,6 +40,13 @@ def counts(ledger: Ledger) -> dict[str, Expr]:
 
 def _in_products(ledger: Ledger) -> Expr:
     """Parameters that are an operand of a forward product, each once; a cast copy counts as its parameter."""
+    idle = {p.node.name for p in idle_parameters(ledger)}
+    weights = [p for p in ledger.graph.sources("parameter") if p.node.name not in idle]
+    return add(sp.expand(total_over(p.node.outputs[0].numel, p.loops)) for p in weights)
+
+
+def idle_parameters(ledger: Ledger) -> list[Placed]:
+    """Parameters that no forward product multiplies with: biases, norms, tables that are only looked up."""
     storages = {name: value.storage for name, value in ledger.graph.tensors().items()}
     copied = _copies(ledger, storages)
     used = {
@@ -48,8 +55,11 @@ def _in_products(ledger: Ledger) -> Expr:
         if entry.phase == "forward" and entry.product != 0
         for ref in entry.place.node.refs
     }
-    weights = [p for p in ledger.graph.sources("parameter") if storages[p.node.outputs[0].value] in used]
-    return add(sp.expand(total_over(p.node.outputs[0].numel, p.loops)) for p in weights if len(p.node.outputs[0].shape) > 1)
+    return [
+        p
+        for p in ledger.graph.sources("parameter")
+        if storages[p.node.outputs[0].value] not in used or len(p.node.outputs[0].shape) < 2
+    ]
 
 
 def _copies(ledger: Ledger, storages: Mapping[str, str]) -> dict[str, str]:
@@ -57,8 +67,6 @@ def _copies(ledger: Ledger, storages: Mapping[str, str]) -> dict[str, str]:
     made: dict[str, str] = {}
     for place in ledger.graph.ops:
         if place.node.op in ("aten._to_copy", "aten.clone"):
-            sources = [storages[ref.value] for ref in place.node.refs][:1]
-            for out in place.node.outputs:
-                made.update({out.storage: made.get(s, s) for s in sources})
+            source = next((storages[ref.value] for ref in place.node.refs), "")
+            made.update({out.storage: made.get(source, source) for out in place.node.outputs})
     return made
-

@@ -1,4 +1,4 @@
-"""The verdict on a claim: `check`. Equal, equal under conditions, the leading order, refuted, or not settled."""
+"""The verdict on a claim: `check`. Equal, equal under conditions, leading order, refuted, unsettled."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.claims.attribution import Attribution, coefficients
-from symacct.claims.cases import Case, Setting
+from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
 from symacct.claims.leading import Regime, regions, split_orders, stated, usual
 from symacct.claims.names import Names, mapping
-from symacct.claims.parts import Part, parts_of
+from symacct.claims.parts import Part, idle_parts, parts_of
 from symacct.claims.reading import read
 from symacct.claims.verdict import Term, Verdict
 from symacct.claims.witness import plain, ratio_hint, smallest
 from symacct.errors import SizeError
-from symacct.expressions import canonical
+from symacct.expressions import Proved, canonical, compare
 from symacct.report.answer import answer
 from symacct.report.readable import shown
 from symacct.symbols import symbol
@@ -35,9 +35,10 @@ def check(
     at: Mapping[str, int] | Iterable[str] | None = None,
     map: Mapping[str, str] | Iterable[str] | None = None,
 ) -> Verdict:
-    """What is true about a claim. Raises FormulaError, UnknownSymbol or SizeError for one that cannot be read.
+    """What is true about a claim. Raises FormulaError, UnknownSymbol or SizeError if it cannot be read.
 
-    >>> check(Ledger(graph), "flops.step = 3*flops.forward").verdict
+    >>> from symacct.api import derive
+    >>> check(derive("gpt2"), "flops.step = 3*flops.forward").verdict
     'equal'
     """
     given = [given] if isinstance(given, str) else list(given)
@@ -47,7 +48,7 @@ def check(
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
     setting = Setting(ledger, read(claim, names), tuple(plain_given))
-    return _Judge(setting, orders, asked.sizes).verdict()
+    return replace(_Judge(setting, orders, asked.sizes).verdict(), names=names.told(setting.base.choice))
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class _Judge:
     def verdict(self) -> Verdict:
         base = self.setting.base
         left, right = self.setting.raw(base)
-        if canonical(left - right) == 0:
+        if isinstance(compare(left, right, iter(())), Proved):
             return self._made("equal", base, conditions=())
         if self.setting.holds(base):
             return self._made("equal-under", base, conditions=self._needed(left, right))
@@ -69,7 +70,7 @@ class _Judge:
         return self._leading() or self._refuted()
 
     def _under(self, case: Case) -> Verdict:
-        """Equal in another reading; where the count itself is another, `terms` say what differs from the asked one."""
+        """Equal in another reading; with another count, `terms` say what differs from the asked."""
         found = self._made("equal-under", case, conditions=self._conditions(case))
         if not case.switches and not case.named:
             return found
@@ -80,11 +81,14 @@ class _Judge:
         setting = self.setting
         without = replace(setting, given=())
         given = () if without.holds(setting.base) else tuple(setting.given)
-        roundings = {s for e in (left, right) for f in e.atoms(sp.floor, sp.ceiling, sp.Mod) for s in f.free_symbols}
+        roundings = {
+            s for e in (left, right) for f in e.atoms(sp.floor, sp.ceiling, sp.Mod) for s in f.free_symbols
+        }
         used = [
             a.short
             for a in setting.ledger.graph.assumptions
-            if (a.kind == "divides" and roundings & a.left.free_symbols) or (a.kind == "equal" and a.left in (left - right).free_symbols)
+            if (a.kind == "divides" and roundings & a.left.free_symbols)
+            or (a.kind == "equal" and a.left in (left - right).free_symbols)
         ]
         return (*used, *given)
 
@@ -94,7 +98,8 @@ class _Judge:
             named = case.ledger.convention
             found.append(f"convention {case.named}: {named.line} ({named.source})")
         if self.setting.claim.speaks_of_n and (case.choice != self.setting.base.choice or case.named):
-            found.append(f"N = {MEANINGS[case.choice]} = {shown(self.setting.under(self.setting.counts[case.choice], case.supposed))}")
+            count = self.setting.under(self.setting.counts[case.choice], case.supposed)
+            found.append(f"N = {MEANINGS[case.choice]} = {shown(count)}")
         return tuple(found)
 
     # Leading order
@@ -105,7 +110,7 @@ class _Judge:
         regimes = [regime] if regime else usual(setting.ledger.graph)
         for case in [base, *(replace(base, supposed=texts) for texts in setting.supposable)]:
             derived, claim = setting.sides(case)
-            if regime is None and self._wrong_number(case, derived):
+            if regime is None and self._wrong_number(case, derived, claim):
                 continue
             for tried in regimes:
                 if tried.leads(derived, claim):
@@ -117,24 +122,54 @@ class _Judge:
         told = {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
         where = regions(derived, claim, graph, told)
         found = self._made("leading-order", case, conditions=(*self._conditions(case), regime.text))
-        return replace(found, regions=where, terms=self._terms(case), witness=self._witness(case, derived, claim), notes=self._at_sizes(derived, claim))
+        return replace(
+            found,
+            regions=where,
+            terms=self._terms(case),
+            witness=self._witness(case, derived, claim),
+            notes=self._at_sizes(derived, claim),
+        )
 
-    def _wrong_number(self, case: Case, derived: Expr) -> bool:
-        """Whether a term that the claim wrote out stands in the derived formula with another number, or not at all."""
-        mine = coefficients(derived)
+    def _wrong_number(self, case: Case, derived: Expr, claim: Expr) -> bool:
+        """Whether the derived formula lacks a term that the claim wrote out, or has another number of it."""
+        mine, whole = coefficients(derived), coefficients(claim)
+        zero = sp.Integer(0)
         written = coefficients(self.setting.explicit(case))
-        return any(mine.get(body) != number for body, number in written.items() if number != 0)
+        return any(
+            mine.get(b, zero) not in (number, whole.get(b, zero))
+            for b, number in written.items()
+            if number != 0
+        )
 
     # Refuted
 
     def _refuted(self) -> Verdict:
         setting = self.setting
-        base = min((setting.base, *(replace(setting.base, supposed=t) for t in setting.supposable)), key=self._differing)
+        base = min(
+            (setting.base, *(replace(setting.base, supposed=t) for t in setting.supposable)),
+            key=self._differing,
+        )
         derived, claim = setting.sides(base)
         witness = self._witness(base, derived, claim)
-        notes = [note for note in (ratio_hint(derived, claim), *self._at_sizes(derived, claim), *self._near(base), *self._elsewhere()) if note]
+        hint = ratio_hint(derived, claim) or self._leading_hint(derived, claim)
+        notes = [
+            note
+            for note in (hint, *self._at_sizes(derived, claim), *self._near(base), *self._elsewhere())
+            if note
+        ]
         found = self._made("refuted" if witness else "unsettled", base, conditions=self._conditions(base))
-        return replace(found, terms=self._terms(base), witness=witness, notes=tuple(notes))
+        return replace(found, terms=self._terms(base) if witness else (), witness=witness, notes=tuple(notes))
+
+    def _leading_hint(self, derived: Expr, claim: Expr) -> str:
+        """What the ratio of the leading terms says, where it is one that people get wrong."""
+        if derived == 0 or claim == 0 or any(e.has(sp.Max, sp.Min, sp.Mod) for e in (derived, claim)):
+            return ""
+        for regime in usual(self.setting.ledger.graph)[:1]:
+            (mine, top), (its, other) = regime.top(derived), regime.top(claim)
+            hint = ratio_hint(top, other) if mine == its else ""
+            if ": " in hint:
+                return f"to leading order ({regime.text}) {hint}"
+        return ""
 
     def _differing(self, case: Case) -> int:
         """In how many terms the two sides differ."""
@@ -157,7 +192,9 @@ class _Judge:
                 continue
             case = replace(base, choice=choice)
             derived, claim = self.setting.sides(case)
-            if not self._wrong_number(case, derived) and any(r.leads(derived, claim) for r in usual(self.setting.ledger.graph)[:1]):
+            if not self._wrong_number(case, derived, claim) and any(
+                r.leads(derived, claim) for r in usual(self.setting.ledger.graph)[:1]
+            ):
                 return [f"with N = {MEANINGS[choice]} the claim is the leading order"]
         return []
 
@@ -175,11 +212,14 @@ class _Judge:
     def _at_sizes(self, derived: Expr, claim: Expr) -> tuple[str, ...]:
         """The claim in numbers at the known sizes."""
         told = {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
-        mine, its = derived.xreplace(told), claim.xreplace(told)
+        mine, its = replaced(derived, told), replaced(claim, told)
+        mine, its = (canonical(side) if not side.free_symbols else side for side in (mine, its))
         if not told or not (mine.is_Rational and its.is_Rational) or mine == 0:
             return ()
         off = sp.Rational(its - mine) / mine
-        return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {float(100 * off):+.2f} %",)
+        return (
+            f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {float(100 * off):+.2f} %",
+        )
 
     # Terms
 
@@ -188,10 +228,22 @@ class _Judge:
         mine, its = coefficients(derived), coefficients(claim)
         if len(mine) + len(its) > _MOST_TERMS or derived.has(sp.Max, sp.Min):
             return ()
-        return Attribution(mine, its, self._parts(case)).terms()
+        return Attribution(mine, its, self._parts(case), self._counted(case)).terms()
+
+    def _counted(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
+        """What the N of the right side counts beyond products, times what it is multiplied with."""
+        setting, claim = self.setting, self.setting.claim
+        right = sp.expand(claim.right)
+        factor = sum((right.coeff(stand, 1) for stand in claim.counts), sp.Integer(0))
+        if factor == 0:
+            return []
+        return [
+            (part, coefficients(setting.under(part.value * factor, case.supposed)))
+            for part in idle_parts(case.ledger)
+        ]
 
     def _parts(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
-        """The parts of the keys on the left, each times what the claim multiplies its key with; of N's likewise."""
+        """The parts of the keys on the left, and of N there, times what the claim multiplies them with."""
         setting, claim = self.setting, self.setting.claim
         stands = {stand: key for stand, key in claim.keys.items() if stand in claim.left.free_symbols}
         stands |= {stand: "params.total" for stand in claim.counts if stand in claim.left.free_symbols}
@@ -207,5 +259,11 @@ class _Judge:
     def _made(self, verdict: str, case: Case, conditions: tuple[str, ...]) -> Verdict:
         derived, claim = self.setting.sides(case)
         return Verdict(
-            verdict, self.setting.claim.text, self.setting.ledger.graph.target, claim, derived, canonical(derived - claim), conditions
+            verdict,
+            self.setting.claim.text,
+            self.setting.ledger.graph.target,
+            claim,
+            derived,
+            canonical(derived - claim),
+            conditions,
         )

@@ -1,6 +1,6 @@
 """LaTeX and typeset text as words and signs: `lexed`. It knows a fixed set of commands and expands nothing.
 
-A word is a name as it was pasted (`d_{\\text{ff}}` is `d_ff`), a number or a sign; each keeps its place in the text.
+A word is a name (`d_{\\text{ff}}` is `d_ff`), a number or a sign; each keeps its place in the text.
 `\\frac{a}{b}` becomes `((a)/(b))`.
 """
 
@@ -16,20 +16,35 @@ MAX_LENGTH = 10_000
 _MAX_DEPTH = 32
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₐₑₕₖₗₘₙₒₚₛₜₓᵥ", "0123456789aehklmnopstxv")
-_SIGNS = {
-    "·": "*", "×": "*", "⋅": "*", "∙": "*", "∗": "*", "−": "-", "–": "-", "÷": "/", "∕": "/", "⁄": "/", "≈": "=", "≃": "=", "[": "(", "]": ")",
-}  # fmt: skip
-_COMMANDS = {
-    "cdot": "*", "times": "*", "ast": "*", "div": "/", "approx": "=", "simeq": "=", "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉",
-    "bmod": "", "ell": "l", "lbrack": "(", "rbrack": ")", "lbrace": "(", "rbrace": ")", "{": "(", "}": ")",
-}  # fmt: skip
-_IGNORED = {
-    "left", "right", "big", "Big", "bigl", "bigr", "Bigl", "Bigr", "displaystyle", "quad", "qquad", "limits", "nonumber", ",", ";", "!", ":", " ", "\\", "$", "&",
-}  # fmt: skip
-_FONTS = {"text", "mathrm", "mathit", "mathbf", "textrm", "textit", "texttt", "mathsf", "operatorname", "mathtt", "rm", "mathcal"}
+_SIGNS = dict(zip("·×⋅∙∗−–÷∕⁄≈≃[]", "*****--///==()", strict=True))
+_SPELLED = {
+    "*": "cdot times ast",
+    "/": "div",
+    "=": "approx simeq",
+    "(": "lbrack lbrace {",
+    ")": "rbrack rbrace }",
+}
+_COMMANDS = {command: sign for sign, commands in _SPELLED.items() for command in commands.split()}
+_IGNORED = set(
+    "left right big Big bigl bigr Bigl Bigr displaystyle quad qquad limits nonumber , ; ! : \\ $ &".split()
+) | {" "}
+_FONTS = {
+    "text",
+    "mathrm",
+    "mathit",
+    "mathbf",
+    "textrm",
+    "textit",
+    "texttt",
+    "mathsf",
+    "operatorname",
+    "mathtt",
+    "rm",
+    "mathcal",
+}
 _FRACTIONS = {"frac", "dfrac", "tfrac", "nicefrac"}
 _FUNCTIONS = {"max": "Max", "min": "Min"}
-_BRACKETS = {"⌊": "floor", "⌈": "ceiling"}
+_BRACKETS = {"⌊": "floor", "⌈": "ceiling", "lfloor": "floor", "lceil": "ceiling"}
 _WORD = re.compile(r"[A-Za-z]+")
 _DIGITS = re.compile(r"[0-9]+(?:,[0-9]{3})*(?![0-9])|[0-9]+")
 
@@ -37,7 +52,9 @@ _DIGITS = re.compile(r"[0-9]+(?:,[0-9]{3})*(?![0-9])|[0-9]+")
 def lexed(text: str) -> list[Token]:
     """The tokens of a claim: kinds "number", "name", "sign" and "bad". Raises FormulaError with a caret."""
     if len(text) > MAX_LENGTH:
-        raise FormulaError(f"a claim of {len(text):,} characters; at most {MAX_LENGTH:,} are read\n{caret(text, MAX_LENGTH)}")
+        raise FormulaError(
+            f"a claim of {len(text):,} characters; at most {MAX_LENGTH:,} are read\n{caret(text, MAX_LENGTH)}"
+        )
     return _Lexer(text).run(len(text))
 
 
@@ -113,7 +130,10 @@ class _Lexer:
         if self.at < len(self.text) and self.text[self.at] in "′'":
             word, self.at = word + "_prime", self.at + 1
         lowered = ""
-        while self.at < len(self.text) and (shifted := self.text[self.at].translate(_LOWERED)) != self.text[self.at]:
+        while (
+            self.at < len(self.text)
+            and (shifted := self.text[self.at].translate(_LOWERED)) != self.text[self.at]
+        ):
             lowered, self.at = lowered + shifted, self.at + 1
         if lowered:
             word += "_" + lowered
@@ -160,7 +180,7 @@ class _Lexer:
                 return self.text[start + 1 : self.at - 1]
             if depth > _MAX_DEPTH:
                 self.fail(f"braces nest deeper than {_MAX_DEPTH}", begin)
-        self.fail("this brace is not closed", start)
+        return self.fail("this brace is not closed", start)
 
     def skip(self) -> None:
         while self.at < len(self.text) and self.text[self.at].isspace():
@@ -178,7 +198,7 @@ class _Lexer:
         elif word in _FUNCTIONS:
             self.emit("name", _FUNCTIONS[word], at)
         elif word in ("lfloor", "lceil"):
-            self.emit("name", _BRACKETS[_COMMANDS[word]], at)
+            self.emit("name", _BRACKETS[word], at)
             self.emit("sign", "(", at)
         elif word in ("rfloor", "rceil"):
             self.emit("sign", ")", at)
@@ -187,7 +207,11 @@ class _Lexer:
         elif word in _COMMANDS:
             self.emit("sign", _COMMANDS[word], at)
         elif word not in _IGNORED:
-            self.fail(f"unknown LaTeX command {chr(92) + word[:40]!r}; read are \\frac, \\cdot, \\times, \\left, \\text and the like", at)
+            self.fail(
+                f"unknown LaTeX command {chr(92) + word[:40]!r}; "
+                "\\frac, \\cdot, \\left, \\text and the like are read",
+                at,
+            )
 
     def fraction(self, at: int) -> None:
         self.depth += 1

@@ -35,7 +35,9 @@ class Regime:
             if base.is_Symbol:
                 total += power * self.weights.get(base, 0)
             elif base.free_symbols:
-                total += power * max(self.weight(b) for b in coefficients(base.args[0] if base.is_Function else base))
+                total += power * max(
+                    self.weight(b) for b in coefficients(base.args[0] if base.is_Function else base)
+                )
         return total
 
     def top(self, expr: Expr) -> tuple[Expr, Expr]:
@@ -93,33 +95,41 @@ def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
 
 
 def usual(graph: Graph) -> list[Regime]:
-    """The regimes that are tried when none is stated: wide models, deep ones, long inputs, then single sizes."""
+    """The regimes tried when none is stated: wide models, deep ones, long inputs, then one size."""
     reading = reading_of(graph)
     names = [symbol(name) for name in graph.symbols]
     widths = [s for s in names if s in _widths(graph)]
     lengths = [s for s in names if s in reading.data - reading.batch]
     depth = [s for s in names if s in reading.depth]
     groups = [widths, [*widths, *depth], lengths, depth]
-    single = [[s] for s in names if s not in reading.batch and s.name not in ("V", "h", "h_kv", "E", "k")]
+    rest = [s for s in names if s not in reading.batch and s.name not in ("V", "C", "h", "h_kv", "E", "k")]
+    single = [[s] for s in rest if not widths or s in {*widths, *lengths}]
     found: dict[frozenset[sp.Symbol], Regime] = {}
     for group in [*groups, *single]:
         if group:
             growing = ", ".join(s.name for s in group)
-            found.setdefault(frozenset(group), Regime(dict.fromkeys(group, 1), f"{growing} → ∞, the other sizes fixed"))
+            found.setdefault(
+                frozenset(group), Regime(dict.fromkeys(group, 1), f"{growing} → ∞, the other sizes fixed")
+            )
     return list(found.values())
 
 
 def _widths(graph: Graph) -> set[sp.Symbol]:
-    return {
+    named = {
         symbol(name)
         for name, info in graph.symbols.items()
         if name in ("d", "f") or name.startswith("d_") or "width" in info.meaning or "hidden" in info.meaning
     }
+    return named - reading_of(graph).data
 
 
 def regions(derived: Expr, claim: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> tuple[str, ...]:
     """Where |claim - derived| / derived stays below 1, 5 and 10 %, as one condition each."""
-    return tuple(f"within {bound} % while {text}" for bound in BOUNDS if (text := _region(derived, claim, bound, graph, numbers)))
+    return tuple(
+        f"within {bound} % while {text}"
+        for bound in BOUNDS
+        if (text := _region(derived, claim, bound, graph, numbers))
+    )
 
 
 def _region(derived: Expr, claim: Expr, bound: int, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> str:
@@ -155,15 +165,24 @@ def _positive(slack: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> s
         return "never"
     reading = reading_of(graph)
     order = [symbol(n) for n in graph.symbols]
-    for size in sorted(slack.free_symbols, key=lambda s: (s not in reading.data, order.index(s) if s in order else len(order))):
+    for size in sorted(
+        slack.free_symbols,
+        key=lambda s: (s not in reading.data, order.index(s) if s in order else len(order)),
+    ):
         told = _solved(slack, size, numbers)
         if told:
             return told
-    return f"{shown(slack)} > 0"
+    here = slack.xreplace(dict(numbers))
+    said = f" ({'true' if here > 0 else 'false'} here)" if here.is_Rational else ""
+    return f"{shown(slack)} > 0{said}"
 
 
 def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> str:
-    if any(size in f.free_symbols for f in slack.atoms(sp.Function)) or not slack.is_polynomial(size) or sp.degree(slack, size) != 1:
+    if (
+        any(size in f.free_symbols for f in slack.atoms(sp.Function))
+        or not slack.is_polynomial(size)
+        or sp.degree(slack, size) != 1
+    ):
         return ""
     slope, rest = canonical(slack.coeff(size, 1)), canonical(slack.coeff(size, 0))
     slopes, rests = signs_of(slope), signs_of(rest)
@@ -171,8 +190,18 @@ def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> 
         return ""
     limit = sp.cancel(-rest / slope)
     over, under = sp.fraction(limit)
-    text = shown(over) if under == 1 else f"({shown(over)})/({shown(under)})" if sp.expand(over).is_Add else f"{shown(over)}/({shown(under)})"
+    text = (
+        shown(over)
+        if under == 1
+        else f"({shown(over)})/({shown(under)})"
+        if sp.expand(over).is_Add
+        else f"{shown(over)}/({shown(under)})"
+    )
     mark = "<" if slopes == {False} else ">"
     here = limit.xreplace(dict(numbers))
-    said = f" (here {sp.Integer(sp.ceiling(here) if mark == '<' else sp.floor(here))})" if numbers and here.is_Rational else ""
+    said = (
+        f" (here {sp.Integer(sp.ceiling(here) if mark == '<' else sp.floor(here))})"
+        if numbers and here.is_Rational
+        else ""
+    )
     return f"{size.name} {mark} {text}{said}"

@@ -1,4 +1,4 @@
-"""What the names of a claim mean in a model: its sizes, formula keys, N and D; names of other papers by concept."""
+"""What the names of a claim mean in a model: its sizes, formula keys, N and D, and other papers' names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import NoReturn
 
 import sympy as sp
 
+from symacct.claims.counted import MEANINGS
 from symacct.errors import FormulaError, UnknownSymbol
-from symacct.expressions import parse
+from symacct.expressions import parse, to_text
 from symacct.formula_reader import caret
 from symacct.graph import Graph
 from symacct.report.readable import reading_of
@@ -20,59 +21,90 @@ Expr = sp.Expr
 _LONGEST = 64
 
 # What papers and libraries call the sizes of the glossary. A model's own name comes first.
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "B": ("b", "batch", "batch_size", "n_batch", "bs", "bsz", "mbs"),
-    "T": ("s", "seq", "seq_len", "seqlen", "sequence_length", "n_ctx", "l_seq", "T_seq", "n_seq", "context", "t"),
-    "V": ("v", "vocab", "vocab_size", "n_vocab", "V_vocab", "d_vocab"),
-    "L": ("l", "n_layer", "n_layers", "num_layers", "layers", "n_l", "num_hidden_layers", "depth", "L_layers", "N_layers", "n_blocks"),
-    "d": ("d_model", "D_model", "n_embd", "hidden", "hidden_size", "d_hidden", "n_embed", "width", "d_emb", "embed_dim", "dim"),
-    "h": ("a", "n_head", "n_heads", "num_heads", "heads", "n_h", "H", "n_q", "num_attention_heads", "h_q"),
-    "h_kv": ("g", "n_kv", "n_kv_heads", "num_key_value_heads", "n_head_kv", "kv_heads", "h_k", "num_kv_heads", "n_kv_head", "n_groups"),
-    "d_h": ("d_head", "head_dim", "d_k", "Q", "d_attn_head", "head_size", "D_h", "d_hd", "hd"),
-    "f": ("d_ff", "ff", "d_mlp", "ffw_size", "n_inner", "intermediate_size", "F", "d_ffn", "ffn", "d_inner", "ffn_hidden_size", "h_ff", "d_f"),
-    "E": ("n_experts", "num_experts", "n_expert", "experts", "N_e", "num_local_experts"),
-    "k": ("top_k", "topk", "n_active", "num_experts_per_tok", "K", "n_active_experts"),
-    "P": ("n_positions", "n_pos", "max_position_embeddings", "block_size", "T_max"),
-    "S": ("s_enc", "T_enc", "source_length", "S_enc"),
-    "d_c": ("kv_lora_rank", "d_kv"),
-    "d_q": ("q_lora_rank",),
-    "d_r": ("qk_rope_head_dim", "d_rope"),
-    "d_v": ("v_head_dim",),
-    "C": ("n_classes", "num_classes", "classes"),
-}  # fmt: skip
-_CONCEPT = {alias: concept for concept, names in ALIASES.items() for alias in names}
+ALIASES: Mapping[str, str] = {
+    "B": "b batch batch_size n_batch bs bsz mbs",
+    "T": "s seq seq_len seqlen sequence_length n_ctx l_seq T_seq n_seq context t",
+    "V": "v vocab vocab_size n_vocab V_vocab d_vocab",
+    "L": ("l n_layer n_layers num_layers layers n_l num_hidden_layers depth L_layers N_layers n_blocks"),
+    "d": ("d_model D_model n_embd hidden hidden_size d_hidden n_embed width d_emb embed_dim dim"),
+    "h": "a n_head n_heads num_heads heads n_h H n_q num_attention_heads h_q",
+    "h_kv": ("g n_kv n_kv_heads num_key_value_heads n_head_kv kv_heads h_k num_kv_heads n_kv_head n_groups"),
+    "d_h": "d_head head_dim d_k Q d_attn_head head_size D_h d_hd hd",
+    "f": ("d_ff ff d_mlp ffw_size n_inner intermediate_size F d_ffn ffn d_inner ffn_hidden_size h_ff d_f"),
+    "E": "n_experts num_experts n_expert experts N_e num_local_experts",
+    "k": "top_k topk n_active num_experts_per_tok K n_active_experts",
+    "P": "n_positions n_pos max_position_embeddings block_size T_max",
+    "S": "s_enc T_enc source_length S_enc",
+    "d_c": "kv_lora_rank d_kv",
+    "d_q": "q_lora_rank",
+    "d_r": "qk_rope_head_dim d_rope",
+    "d_v": "v_head_dim",
+    "C": "n_classes num_classes classes",
+}
+_CONCEPT = {alias: concept for concept, names in ALIASES.items() for alias in names.split()}
 _WORDS = {
-    "B": ("batch",), "T": ("sequence length", "context length"), "V": ("vocabulary",), "L": ("layers", "depth"),
-    "d": ("model width", "hidden size", "embedding width"), "h": ("attention heads", "query heads", "heads"),
-    "h_kv": ("key and value heads", "key/value heads"), "d_h": ("head width", "head dimension"),
-    "f": ("hidden width of the mlp", "feed-forward width"), "E": ("experts",), "k": ("experts per token",),
-}  # fmt: skip
-KEYS = {
-    "C": "flops.step", "FLOPs": "flops.step", "flops": "flops.step", "step": "flops.step", "C_step": "flops.step", "C_train": "flops.step",
-    "forward": "flops.forward", "C_forward": "flops.forward", "C_fwd": "flops.forward", "flops_forward": "flops.forward", "F_fwd": "flops.forward",
-    "backward": "flops.backward", "C_backward": "flops.backward", "C_bwd": "flops.backward", "flops_step": "flops.step",
-    "hardware": "flops.hardware", "params": "params.total", "parameters": "params.total", "n_params": "params.total",
-    "saved": "bytes.saved", "activations": "bytes.saved", "peak": "bytes.peak", "kv_cache": "bytes.kv_cache", "M_act": "bytes.saved",
-}  # fmt: skip
+    "B": ("batch",),
+    "T": ("sequence length", "context length"),
+    "V": ("vocabulary",),
+    "L": ("layers", "depth"),
+    "d": ("model width", "hidden size", "embedding width"),
+    "h": ("attention heads", "query heads", "heads"),
+    "h_kv": ("key and value heads", "key/value heads"),
+    "d_h": ("head width", "head dimension"),
+    "f": ("hidden width of the mlp", "feed-forward width"),
+    "E": ("experts",),
+    "k": ("experts per token",),
+}
+_SPELLED = {
+    "flops.step": "C FLOPs flops step C_step C_train flops_step",
+    "flops.forward": "forward C_forward C_fwd flops_forward F_fwd",
+    "flops.backward": "backward C_backward C_bwd",
+    "flops.hardware": "hardware",
+    "params.total": "params parameters n_params",
+    "bytes.saved": "saved activations M_act",
+    "bytes.peak": "peak",
+    "bytes.kv_cache": "kv_cache",
+}
+KEYS = {word: key for key, words in _SPELLED.items() for word in words.split()}
 COUNTS = {
-    "N": "", "N_total": "all", "N_all": "all", "N_trainable": "trainable", "N_active": "active", "N_act": "active",
-    "N_non_embedding": "non-embedding", "N_nonembedding": "non-embedding", "N_non_emb": "non-embedding", "N_matmul": "matmul", "N_prime": "matmul",
-}  # fmt: skip
-FUNCTIONS = {"floor": "floor", "ceiling": "ceiling", "ceil": "ceiling", "Max": "Max", "max": "Max", "Min": "Min", "min": "Min", "Mod": "Mod", "mod": "Mod"}
+    "N": "",
+    "N_total": "all",
+    "N_all": "all",
+    "N_trainable": "trainable",
+    "N_active": "active",
+    "N_act": "active",
+    "N_non_embedding": "non-embedding",
+    "N_nonembedding": "non-embedding",
+    "N_non_emb": "non-embedding",
+    "N_matmul": "matmul",
+    "N_prime": "matmul",
+}
+FUNCTIONS = {
+    "floor": "floor",
+    "ceiling": "ceiling",
+    "ceil": "ceiling",
+    "Max": "Max",
+    "max": "Max",
+    "Min": "Min",
+    "min": "Min",
+    "Mod": "Mod",
+    "mod": "Mod",
+}
 
 
 @dataclass
 class Names:
     """The names that a claim about this graph may use, and those that one claim did use.
 
-    `held` are stand-ins: names of no size that the parser reads for a formula key, a parameter count or an expression.
+    `held` are stand-ins, names of no size: for a formula key, a parameter count or an expression.
+    `used` says of each name in the claim how it was read, where, and as which size or stand-in.
     """
 
     graph: Graph
     keys: Iterable[str]
     mapped: Mapping[str, Expr] = field(default_factory=dict)
     held: dict[str, tuple[str, str | Expr]] = field(default_factory=dict)
-    used: dict[str, tuple[str, int]] = field(default_factory=dict)
+    used: dict[str, tuple[str, int, str]] = field(default_factory=dict)
 
     def pieces(self, text: str, word: str, at: int) -> list[tuple[str, int]]:
         """The readable names that a word of the claim stands for, a product of them, each with its place."""
@@ -99,14 +131,14 @@ class Names:
         if alone and (word in KEYS or "." in word):
             return self._hold("key", self._key(text, word, at))
         if word in COUNTS:
-            return self._hold("count", COUNTS[word])
+            return self._noted(word, "count", self._hold("count", COUNTS[word]), at)
         if word == "D":
-            return self._hold("tokens", self._tokens(text, at))
+            return self._noted(word, "tokens", self._hold("tokens", self._tokens(text, at)), at)
         meant = self._by_concept(word)
         return None if meant is None else self._noted(word, "alias", meant, at)
 
     def _noted(self, word: str, how: str, name: str, at: int) -> str:
-        self.used.setdefault(word, (how, at))
+        self.used.setdefault(word, (how, at, name))
         return name
 
     def _hold(self, kind: str, what: str | Expr) -> str:
@@ -123,7 +155,7 @@ class Names:
         key = KEYS.get(word, word)
         if key in self.keys:
             return key
-        near = get_close_matches(key, list(self.keys), 1)
+        near = get_close_matches(key[:40], list(self.keys), 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.keys)}"
         raise UnknownSymbol(f"{self.graph.target} has no formula {key[:40]!r}; {hint}\n{caret(text, at)}")
 
@@ -132,7 +164,8 @@ class Names:
         length = reading.data - reading.batch
         if len(reading.batch) != 1 or len(length) != 1:
             raise UnknownSymbol(
-                f"D counts tokens, and the inputs of {self.graph.target} are not one sequence of them; write it out or say --map D=...\n{caret(text, at)}"
+                f"D counts tokens, and the inputs of {self.graph.target} are not one sequence of them; "
+                f"write it out or say --map D=...\n{caret(text, at)}"
             )
         return sp.Mul(*reading.batch, *length)
 
@@ -143,7 +176,11 @@ class Names:
         if concept in self.graph.symbols and not (word == "s" and "S" in self.graph.symbols):
             return concept
         named = [n for n in self.graph.symbols if _CONCEPT.get(n) == concept]
-        said = [n for n, info in self.graph.symbols.items() if info.meaning and any(w == info.meaning.lower() for w in _WORDS.get(concept, ()))]
+        said = [
+            n
+            for n, info in self.graph.symbols.items()
+            if info.meaning and any(w == info.meaning.lower() for w in _WORDS.get(concept, ()))
+        ]
         for found in (named, said):
             if len(found) == 1:
                 return found[0]
@@ -174,27 +211,48 @@ class Names:
 
     def _unknown(self, text: str, word: str, at: int) -> NoReturn:
         sizes = ", ".join(f"{n} ({i.meaning})" if i.meaning else n for n, i in self.graph.symbols.items())
-        near = get_close_matches(word, [*self.graph.symbols, *self.keys], 1)
+        near = get_close_matches(word[:40], [*self.graph.symbols, *self.keys], 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownSymbol(
-            f"unknown symbol {word[:40]!r}; {hint}say what it means, as in --map {word[:40]}={next(iter(self.graph.symbols), '1')}; "
+            f"unknown symbol {word[:40]!r}; {hint}say what it means, "
+            f"as in --map {word[:40]}={next(iter(self.graph.symbols), '1')}; "
             f"sizes of {self.graph.target} are {sizes}\n{caret(text, at)}"
         )
 
+    def told(self, choice: str) -> dict[str, str]:
+        """How each name that is no size of the model was read; a plain N by the convention's choice."""
+        found = {}
+        for word, (how, _, name) in sorted(self.used.items()):
+            held = self.held.get(name, ("", name))[1]
+            if how == "count":
+                found[word] = MEANINGS[str(held) or choice]
+            elif how != "own":
+                found[word] = held if isinstance(held, str) else to_text(held)
+        return found
+
     def settle(self, text: str) -> None:
-        """Raises FormulaError where a letter of the claim may mean two sizes: `h` beside Megatron's `s` or `a`."""
+        """Raises FormulaError where a letter may mean two sizes: `h` beside Megatron's `s` or `a`."""
         foreign = [w for w in ("s", "a") if self.used.get(w, ("",))[0] == "alias"]
-        if foreign and self.used.get("h", ("",))[0] == "own" and "d" in self.graph.symbols and "d" not in self.used:
+        if (
+            foreign
+            and self.used.get("h", ("",))[0] == "own"
+            and "d" in self.graph.symbols
+            and "d" not in self.used
+        ):
             suggested = ",".join([*(f"{w}={'T' if w == 's' else 'h'}" for w in foreign), "h=d"])
             raise FormulaError(
-                f"'h' beside {foreign[0]!r} may be the model's width or its heads; say which: --map {suggested} or --map h=h\n{caret(text, self.used['h'][1])}"
+                f"'h' beside {foreign[0]!r} may be the model's width or its heads; say which: "
+                f"--map {suggested} or --map h=h\n{caret(text, self.used['h'][1])}"
             )
         if "a" in foreign and self.used.get("h", ("",))[0] == "own":
-            raise FormulaError(f"'a' and 'h' would both be heads; say which is which: --map a=h,h=d\n{caret(text, self.used['a'][1])}")
+            raise FormulaError(
+                f"'a' and 'h' would both be heads; say which is which: --map a=h,h=d\n"
+                f"{caret(text, self.used['a'][1])}"
+            )
 
 
 def mapping(texts: Iterable[str], graph: Graph) -> dict[str, Expr]:
-    """Read `s=T,h=d`: names of a claim as formulas in the model's sizes. Raises FormulaError or UnknownSymbol."""
+    """Read `s=T,h=d`: names of a claim as formulas in the model's sizes. Raises FormulaError."""
     found: dict[str, Expr] = {}
     for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
         name, sign, formula = (word.strip() for word in part.partition("="))

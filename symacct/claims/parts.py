@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy as sp
 
 from symacct.account import Ledger, add, saved_bytes
+from symacct.claims.counted import idle_parameters
 from symacct.graph import Placed, Tensor, total_over
 from symacct.rules import find
+from symacct.symbols import symbol
 
 Expr = sp.Expr
 _PHASES = {
@@ -19,7 +21,12 @@ _PHASES = {
     "flops.hardware": ("forward", "loss", "backward", "recompute"),
     "flops.optimizer": ("optimizer",),
 }
-_SOURCES = {"params": "parameter", "bytes.params": "parameter", "bytes.grads": "gradient", "bytes.optimizer": "state"}
+_SOURCES = {
+    "params": "parameter",
+    "bytes.params": "parameter",
+    "bytes.grads": "gradient",
+    "bytes.optimizer": "state",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +44,15 @@ def parts_of(ledger: Ledger, key: str) -> list[Part]:
     """The parts of a formula, alike places together, in execution order."""
     grouped: dict[tuple[str, str, str], list[Part]] = {}
     for part in (p for p in _single(ledger, key) if p.value != 0):
-        grouped.setdefault((part.module, part.where, "" if key.startswith("flops") else part.meaning), []).append(part)
+        grouped.setdefault(
+            (part.module, part.where, "" if key.startswith("flops") else part.meaning), []
+        ).append(part)
     made = []
     for members in grouped.values():
         ops = ", ".join(dict.fromkeys(p.op for p in members))
-        made.append(Part(members[0].module, ops, members[0].where, members[0].meaning, add(p.value for p in members)))
+        made.append(
+            Part(members[0].module, ops, members[0].where, members[0].meaning, add(p.value for p in members))
+        )
     return made
 
 
@@ -56,7 +67,16 @@ def _single(ledger: Ledger, key: str) -> Iterator[Part]:
     elif (kind := _SOURCES.get(key, _SOURCES.get(key.partition(".")[0], ""))) and key != "params.embedding":
         for place in ledger.graph.sources(kind):
             for out in place.node.outputs:
-                yield _tensor(place, out, key.startswith("bytes"))
+                part = _tensor(place, out, key.startswith("bytes"))
+                yield replace(part, value=part.value * _share(place, out)) if key == "params.active" else part
+
+
+def _share(place: Placed, out: Tensor) -> Expr:
+    """The part of a weight that works on one token: k of E for experts, stacked or one after another."""
+    routed = any(loop.size == "E" for loop in place.loops) or (
+        len(out.shape) == 3 and out.shape[0] == symbol("E")
+    )
+    return symbol("k") / symbol("E") if routed else sp.Integer(1)
 
 
 def _flops(ledger: Ledger, key: str) -> Iterator[Part]:
@@ -85,8 +105,20 @@ def _saved(ledger: Ledger) -> Iterator[Part]:
         yield Part(node.module, node.op, node.source, what, size)
 
 
+def idle_parts(ledger: Ledger) -> list[Part]:
+    """The parameters that N counts though no product uses them."""
+    parts = [_tensor(place, out, False) for place in idle_parameters(ledger) for out in place.node.outputs]
+    return [replace(part, meaning=f"{part.meaning}: counted in N, used in no product") for part in parts]
+
+
 def _tensor(place: Placed, out: Tensor, in_bytes: bool) -> Part:
     node = place.node
     size = out.bytes if in_bytes else out.numel
     shape = " × ".join(map(str, out.shape)) or "a number"
-    return Part(node.module, node.op, node.source, f"{node.label or node.op}, {shape}", sp.expand(total_over(size, place.loops)))
+    return Part(
+        node.module,
+        node.op,
+        node.source,
+        f"{node.label or node.op}, {shape}",
+        sp.expand(total_over(size, place.loops)),
+    )

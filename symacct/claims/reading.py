@@ -52,7 +52,9 @@ def read(text: str, names: Names) -> Claim:
     keys = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "key"}
     counts = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "count"}
     if not any(side.free_symbols & set(keys) for side in sides) and not sides[0].free_symbols & set(counts):
-        raise FormulaError(f"a claim speaks of a formula, as in 'flops.step = 6*N*D'; this one names none\n{caret(text, at)}")
+        raise FormulaError(
+            f"a claim speaks of a formula, as in 'flops.step = 6*N*D'; this one names none\n{caret(text, at)}"
+        )
     if keys and not sides[0].free_symbols & set(keys):
         sides.reverse()
     return Claim(text, sides[0], sides[1], keys, counts)
@@ -82,7 +84,9 @@ def _parsed(text: str, tokens: list[Token], names: Names) -> Expr:
     tail = next((i for i, token in enumerate(known) if token[0] == "bad"), None)
     if tail is None:
         known = _multiplied(text, known)
-    return parse_tokens(text, [("name" if kind == "function" else kind, word, at) for kind, word, at in known])
+    return parse_tokens(
+        text, [("name" if kind == "function" else kind, word, at) for kind, word, at in known]
+    )
 
 
 def _multiplied(text: str, tokens: list[Token]) -> list[Token]:

@@ -18,7 +18,7 @@ PROVED = ("equal", "equal-under")
 class Term:
     """A term of `derived - claim`, or part of it, and a place in the model that it belongs to.
 
-    `kind` is "missing" (the claim leaves it out), "extra" (nothing costs it) or "wrong" (with another number).
+    `kind` is "missing" (the claim leaves it out), "extra" (nothing costs it) or "wrong" (another number).
     """
 
     term: Expr
@@ -31,13 +31,21 @@ class Term:
     def as_json(self) -> dict[str, str]:
         """The contract's keys, and the kind."""
         return {
-            "term": to_text(self.term), "kind": self.kind, "module": self.module, "op": self.op, "where": self.where, "meaning": self.meaning,
-        }  # fmt: skip
+            "term": to_text(self.term),
+            "kind": self.kind,
+            "module": self.module,
+            "op": self.op,
+            "where": self.where,
+            "meaning": self.meaning,
+        }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`difference` is derived - claim, in the sizes of the model under the conditions."""
+    """`difference` is derived - claim, in the sizes of the model under the conditions.
+
+    `names` says how names of the claim were read that are no sizes of the model.
+    """
 
     verdict: str
     claim: str
@@ -50,6 +58,7 @@ class Verdict:
     witness: Mapping[str, Any] = field(default_factory=dict)
     regions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def proved(self) -> bool:
@@ -63,6 +72,7 @@ class Verdict:
             "verdict": self.verdict,
             "claim": self.claim,
             "read_as": to_text(self.read_as),
+            "names": dict(self.names),
             "derived": to_text(self.derived),
             "difference": to_text(self.difference),
             "conditions": list(self.conditions),

@@ -1,10 +1,10 @@
-"""Numbers against a claim: the smallest sizes at which it is wrong, and what the ratio of the two sides hints at."""
+"""Numbers against a claim: small sizes at which it is wrong, and what the ratio of the sides hints at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import sympy as sp
@@ -12,6 +12,7 @@ import sympy as sp
 from symacct.domain import Domain
 from symacct.errors import TraceError
 from symacct.expressions import UndefinedHere, evaluate
+from symacct.symbols import symbol
 
 Expr = sp.Expr
 _SMALL = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -24,7 +25,9 @@ _HINTS = {
     Fraction(1, 3): "was a whole step taken where only the forward is meant?",
     Fraction(3, 2): "forward and backward are 3 times the forward: was only the backward counted?",
     Fraction(2, 3): "the backward is 2 times the forward: was the whole step counted?",
-    Fraction(3, 4): "4/3 is the forward repeated by checkpointing, which flops.step leaves out (flops.hardware has it)",
+    Fraction(
+        3, 4
+    ): "4/3 is the forward repeated by checkpointing, which flops.step leaves out (flops.hardware has it)",
     Fraction(4, 3): "4/3 is the forward repeated by checkpointing, which flops.hardware has",
     Fraction(4): "4 bytes an element (float32): were elements counted?",
     Fraction(1, 4): "4 bytes an element: were bytes counted where elements are meant?",
@@ -35,13 +38,15 @@ _HINTS = {
 
 def ratio_hint(derived: Expr, claim: Expr) -> str:
     """What a constant ratio derived / claim says; empty when the ratio is not constant."""
-    if derived == 0 or claim == 0:
+    if derived == 0 or claim == 0 or any(side.has(sp.Max, sp.Min, sp.Mod) for side in (derived, claim)):
         return ""
     ratio = sp.cancel(derived / claim)
     if not ratio.is_Rational:
         return ""
     number = Fraction(int(ratio.p), int(ratio.q))
-    return f"derived = {number} × claim: {_meant(number)}" if _meant(number) else f"derived = {number} × claim"
+    return (
+        f"derived = {number} × claim: {_meant(number)}" if _meant(number) else f"derived = {number} × claim"
+    )
 
 
 def _meant(number: Fraction) -> str:
@@ -63,7 +68,9 @@ def smallest(derived: Expr, claim: Expr, domain: Domain) -> tuple[dict[str, int]
         values = _values(derived, claim, point)
         if values is not None and values[0] != values[1]:
             point, values = _lowered(derived, claim, domain, point, values)
-            return {n: point[n] for n in domain.names if n in point and (n in needed or _spoken(domain, n))}, *values
+            return {
+                n: point[n] for n in domain.names if n in point and (n in needed or _spoken(domain, n))
+            }, *values
     return None
 
 
@@ -73,16 +80,27 @@ def _spoken(domain: Domain, name: str) -> bool:
 
 def _candidates(domain: Domain) -> Iterator[dict[str, int]]:
     """All sizes alike, then a few of 1 and 2, then random ones."""
-    for value in _SMALL:
-        if domain.holds(point := dict.fromkeys(domain.names, value)):
-            yield point
-    for corner in islice(product((1, 2), repeat=len(domain.names)), _CORNERS):
-        if domain.holds(point := dict(zip(domain.names, corner, strict=True))):
+    alike = (dict.fromkeys(domain.names, value) for value in _SMALL)
+    corners = (
+        dict(zip(domain.names, c, strict=True))
+        for c in islice(product((1, 2), repeat=len(domain.names)), _CORNERS)
+    )
+    for point in chain(alike, corners):
+        if domain.holds(point := _completed(domain, point)):
             yield point
     try:
         yield from islice(domain.points(seed=11), _TRIED)
     except TraceError:
         return
+
+
+def _completed(domain: Domain, point: dict[str, int]) -> dict[str, int]:
+    """The point with the sizes that equalities of the domain tell."""
+    for a in domain.assumptions:
+        if a.kind == "equal" and a.left.is_Symbol:
+            told = a.right.xreplace({symbol(n): sp.Integer(v) for n, v in point.items()})
+            point = point | {a.left.name: int(told)} if told.is_Integer and told > 0 else point
+    return point
 
 
 def _values(derived: Expr, claim: Expr, point: Mapping[str, int]) -> tuple[Any, Any] | None:
@@ -92,10 +110,12 @@ def _values(derived: Expr, claim: Expr, point: Mapping[str, int]) -> tuple[Any, 
         return None
 
 
-def _lowered(derived: Expr, claim: Expr, domain: Domain, point: dict[str, int], values: tuple[Any, Any]) -> tuple[dict[str, int], tuple[Any, Any]]:
+def _lowered(
+    derived: Expr, claim: Expr, domain: Domain, point: dict[str, int], values: tuple[Any, Any]
+) -> tuple[dict[str, int], tuple[Any, Any]]:
     for name in domain.names:
         for value in range(1, min(point[name], 17)):
-            lower = point | {name: value}
+            lower = _completed(domain, point | {name: value})
             found = _values(derived, claim, lower) if domain.holds(lower) else None
             if found is not None and found[0] != found[1]:
                 point, values = lower, found

@@ -16,7 +16,10 @@ from symacct.cli.options import answer_of, debug, formats, priced, sized, traced
 @sized
 @priced
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The file to write, instead of stdout."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write, instead of stdout.",
 )
 @click.option("--standalone", is_flag=True, help="A document that compiles as it is, instead of a fragment.")
 @click.option(
@@ -29,7 +32,7 @@ from symacct.cli.options import answer_of, debug, formats, priced, sized, traced
 def latex(
     target: str, form: str, output: Path | None, standalone: bool, certificate: Path | None, **options: Any
 ) -> int:
-    """Write TARGET's costs as an appendix that a paper can \\input: notation, closed forms, derivation, memory."""
+    """Write TARGET's costs as an appendix for a paper: notation, closed forms, derivation, memory."""
     from symacct.errors import SizeError
     from symacct.latex import document, markdown
 
@@ -71,4 +74,6 @@ def _certificate(path: Path) -> Any:
             data["target"], data["mode"], data["device"], tuple(data["points"]), checks, tuple(data["notes"])
         )
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise SizeError(f"{path} is no certificate; make one with: symacct verify TARGET --format json") from None
+        raise SizeError(
+            f"{path} is no certificate; make one with: symacct verify TARGET --format json"
+        ) from None

@@ -36,4 +36,6 @@ def short_markdown(answer: Answer, by: Sequence[str] = ()) -> str:
 
 def display(answer: Answer) -> str:
     """The closed forms alone, as a notebook shows them."""
-    return tex.display([*equations(answer, "params."), *equations(answer, "flops."), *equations(answer, "bytes.")])
+    return tex.display(
+        [*equations(answer, "params."), *equations(answer, "flops."), *equations(answer, "bytes.")]
+    )

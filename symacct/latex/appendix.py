@@ -32,7 +32,13 @@ from symacct.report.relations import relations
 from symacct.rules import find
 
 Expr = sp.Expr
-_MODES = {"train": "a training step", "forward": "a forward pass", "prefill": "prefill", "decode": "decoding one token"}
+_NAMES = ("module", "op")
+_MODES = {
+    "train": "a training step",
+    "forward": "a forward pass",
+    "prefill": "prefill",
+    "decode": "decoding one token",
+}
 
 
 def appendix(answer: Answer, certificate: Certificate | None = None) -> list[Block]:
@@ -72,9 +78,11 @@ def _opening(answer: Answer) -> Iterator[Block]:
     named = "" if convention.name == "symacct" else f", as {convention.name} counts ({convention.source})"
     yield Paragraph(
         spans(
-            f"What {mode} of ", Code(graph.target), " costs, derived from its code by running it on symbolic sizes: "
+            f"What {mode} of ",
+            Code(graph.target),
+            " costs, derived from its code by running it on symbolic sizes: "
             f"{len(graph.ops)} ops, each priced by a rule. Convention: {convention.line}{named}. "
-            f"Memory is that of {graph.device} kernels."
+            f"Memory is that of {graph.device} kernels.",
         )
     )
     unknown = answer.ledger.unknown
@@ -93,9 +101,10 @@ def notation(answer: Answer, quantities: bool) -> Iterator[Block]:
     for key in shown(answer) if quantities else ():
         value = grouped(answer.values[key]) if key in answer.values and answer.sizes else ""
         rows.append(((Math(name_of(answer, key)),), (QUANTITIES[key][1].format(unit=unit),), (value,)))
-    yield Table((Column("symbol"), Column("meaning", 55), Column("value", 0, True))[: 3 if answer.sizes else 2], tuple(
-        row if answer.sizes else row[:2] for row in rows
-    ))
+    yield Table(
+        (Column("symbol"), Column("meaning", 55), Column("value", 0, True))[: 3 if answer.sizes else 2],
+        tuple(row if answer.sizes else row[:2] for row in rows),
+    )
     held = conditions(answer)
     if held:
         yield Paragraph(spans("The formulas hold where ", listed(held, "; "), "."))
@@ -130,24 +139,38 @@ def by_module(answer: Answer) -> Iterator[Block]:
         times = r"\Sigma" if part.times is None else latex(answer.under(part.times), answer.reading)
         name, _, what = part.key[0].partition("  ")
         label = spans(name if name.startswith("(") else Code(name), f" {what}" if what else "")
-        rows.append((label, (Math(times),), (Math(latex(part.once, answer.reading)),), (_share(answer, part, whole),)))
+        rows.append(
+            (label, (Math(times),), (Math(latex(part.once, answer.reading)),), (_share(answer, part, whole),))
+        )
     unit = answer.ledger.convention.unit
     yield Paragraph(("The forward pass by module: how often each runs, and what one run costs.",))
-    yield Table(*_valued(answer, (Column("module", 40), Column("runs"), Column(f"{unit}s of one run, forward", 35)), rows))
+    yield Table(
+        *_valued(
+            answer, (Column("module", 40), Column("runs"), Column(f"{unit}s of one run, forward", 35)), rows
+        )
+    )
 
 
 def by_op(answer: Answer) -> Iterator[Block]:
     """The whole step by op, with the law of each."""
     parts = parts_by(answer, ("op",))
     whole = add(part.total for part in parts)
-    rows = []
+    rows: list[tuple[Text, ...]] = []
     for part in parts:
         rule = find(part.key[0])
         said = spans(Code(part.key[0]), f". {rule.law}" if rule else "")
         rows.append((said, (Math(latex(part.total, answer.reading)),), (_share(answer, part, whole),)))
     unit = answer.ledger.convention.unit
-    yield Paragraph(("Forward and backward pass by op, with the law that prices each.",))
+    yield Paragraph((f"The whole step by op{_remark(answer)}, with the law that prices each.",))
     yield Table(*_valued(answer, (Column("op and law", 48), Column(f"{unit}s of the step", 38)), rows))
+
+
+def _remark(answer: Answer) -> str:
+    """What the ops of a step hold, where that is not what the convention calls a step."""
+    convention = answer.ledger.convention
+    found = [", the optimizer's ops included"] if convention.count == "all" else []
+    twice = convention.backward == "twice" and answer.ledger.graph.mode == "train"
+    return "".join([*found, ", the backward pass as traced" if twice else ""])
 
 
 def by_keys(answer: Answer, keys: Sequence[str]) -> Iterator[Block]:
@@ -156,10 +179,18 @@ def by_keys(answer: Answer, keys: Sequence[str]) -> Iterator[Block]:
     whole = add(part.total for part in parts)
     rows = []
     for part in parts:
-        words = [(Code(word),) if word else ("---",) for word in part.key]
+        words = [_named(key, word) for key, word in zip(keys, part.key, strict=True)]
         rows.append((*words, (Math(latex(part.total, answer.reading)),), (_share(answer, part, whole),)))
-    heads = tuple(Column(key, 50 // len(keys)) for key in keys)
-    yield Table(*_valued(answer, (*heads, Column(f"{answer.ledger.convention.unit}s of the step", 38)), rows))
+    names = [key for key in keys if key in _NAMES]
+    heads = tuple(Column(key, 46 // len(names) if key in names else 0) for key in keys)
+    unit, room = answer.ledger.convention.unit, 34 - 8 * (len(keys) - len(names) > 1)
+    yield Table(*_valued(answer, (*heads, Column(f"{unit}s of the step", room)), rows))
+
+
+def _named(key: str, word: str) -> Text:
+    if key not in _NAMES:
+        return (word or "none",)
+    return (Code(word),) if word else ("the model itself" if key == "module" else "none",)
 
 
 def _valued(
@@ -183,7 +214,12 @@ def _certified(certificate: Certificate) -> Iterator[Block]:
     verdict = "all of them agree exactly" if certificate.verified else f"{failed} of them disagree"
     yield Paragraph(
         (
-            f"Compared with executions at {len(certificate.points)} points, {len(certificate.checks)} checks "
+            f"Compared with executions at {_counted(len(certificate.points), 'point')}, "
+            f"{_counted(len(certificate.checks), 'check')} "
             f"({quantities}): {verdict}.",
         )
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""What a paper's appendix consists of, before it becomes LaTeX or Markdown: headings, text, equations, tables."""
+"""What an appendix consists of, before it becomes LaTeX or Markdown: headings, text, equations, tables."""
 
 from __future__ import annotations
 

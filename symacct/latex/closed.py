@@ -46,7 +46,7 @@ _WHOLES = {  # the earlier formula that a later one may be said by
 
 
 def equations(answer: Answer, prefix: str) -> tuple[Equation, ...]:
-    """The equations of the keys that begin so, in the contract's order. The peak stands by itself: see memory."""
+    """The equations of the keys that begin so, in the contract's order, but for the peak: see memory."""
     made: list[Equation] = []
     for key in shown(answer):
         value = answer.formulas[key]
@@ -81,7 +81,7 @@ def equation(answer: Answer, key: str) -> Equation:
 
 
 def name_of(answer: Answer, key: str) -> str:
-    """The quantity's name; a size of the model that has this name keeps it, and the quantity is spelled out."""
+    """The quantity's name, spelled out where a size of the model has it."""
     taken = {spelled(name) for name in answer.ledger.graph.symbols}
     name = QUANTITIES[key][0]
     return r"P_{\mathrm{total}}" if name == PARAMETERS and name in taken else name
@@ -109,7 +109,9 @@ def _beyond(answer: Answer, expr: Expr, other: Expr) -> tuple[sp.Integer, Expr] 
     if not shared or expr == 0:
         return None
     coeff, body = max(shared, key=lambda part: (answer.weight(part), str(part))).as_coeff_Mul()
-    mine = next((n for n, rest in (part.as_coeff_Mul() for part in _parts(expr)) if rest == body), sp.Integer(0))
+    mine = next(
+        (n for n, rest in (part.as_coeff_Mul() for part in _parts(expr)) if rest == body), sp.Integer(0)
+    )
     times = mine / coeff
     rest = sp.expand(expr - times * other)
     shorter = rest == 0 or len(_parts(rest)) < min(len(_parts(expr)) - 1, 3)

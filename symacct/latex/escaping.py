@@ -1,4 +1,4 @@
-"""Any text as LaTeX that prints it: `escaped`, and `code` for names in typewriter type. The result is ASCII."""
+"""Any text as LaTeX that prints it, in ASCII: `escaped`, and `code` for names in typewriter type."""
 
 from __future__ import annotations
 
@@ -69,15 +69,34 @@ _GREEK = re.compile(
     "GREEK (SMALL|CAPITAL) LETTER (GAMMA|DELTA|THETA|LAMDA|XI|PI|SIGMA|UPSILON|PHI|PSI|OMEGA"
     "|ALPHA|BETA|EPSILON|ZETA|ETA|IOTA|KAPPA|MU|NU|RHO|TAU|CHI)"
 )
-_LATIN_CAPITALS = {"ALPHA", "BETA", "EPSILON", "ZETA", "ETA", "IOTA", "KAPPA", "MU", "NU", "RHO", "TAU", "CHI"}
+_LATIN_CAPITALS = {
+    "ALPHA",
+    "BETA",
+    "EPSILON",
+    "ZETA",
+    "ETA",
+    "IOTA",
+    "KAPPA",
+    "MU",
+    "NU",
+    "RHO",
+    "TAU",
+    "CHI",
+}
 _LIGATURES = "-',"
 
 
 def escaped(text: str) -> str:
-    """The text for LaTeX's paragraphs and cells, in one line; a character without a sign there as [U+4E2D]."""
+    """The text for paragraphs and cells, in one line; a character that LaTeX has no sign for as [U+4E2D]."""
     made: list[str] = []
     for character in unicodedata.normalize("NFD", text):
-        if character in _ACCENTS and made and made[-1].isascii() and made[-1].isalpha() and len(made[-1]) == 1:
+        if (
+            character in _ACCENTS
+            and made
+            and made[-1].isascii()
+            and made[-1].isalpha()
+            and len(made[-1]) == 1
+        ):
             made[-1] = f"{{\\{_ACCENTS[character]}{_dotless(made[-1])}}}"
         elif character in _LIGATURES and made and made[-1] == character:
             made += ["{}", character]
@@ -88,7 +107,11 @@ def escaped(text: str) -> str:
 
 def code(text: str) -> str:
     """A name or a path in typewriter type that may break after a dot, a slash or an underscore."""
-    broken = re.sub(r"[./:](?=[A-Za-z0-9*\\])|(?<=[A-Za-z0-9])\\_(?=.)", lambda m: f"{m[0]}\\allowbreak{{}}", escaped(text))
+    broken = re.sub(
+        r"[./:](?=[A-Za-z0-9*\\])|(?<=[A-Za-z0-9])\\_(?=.)",
+        lambda m: f"{m[0]}\\allowbreak{{}}",
+        escaped(text),
+    )
     return rf"\texttt{{{broken}}}"
 
 

@@ -113,7 +113,11 @@ def _term(term: Term, measure: float | None) -> list[str]:
 def _power(base: Expr, power: int) -> str:
     if power == 1:
         return _atom(base)
-    return f"{_atom(base)}^{{{power}}}" if base.is_Symbol or base.func in _FENCES else f"({_sum(base)})^{{{power}}}"
+    return (
+        f"{_atom(base)}^{{{power}}}"
+        if base.is_Symbol or base.func in _FENCES
+        else f"({_sum(base)})^{{{power}}}"
+    )
 
 
 def _atom(base: Expr) -> str:

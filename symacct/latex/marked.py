@@ -1,13 +1,13 @@
 """Blocks as Markdown with `$…$`, as GitHub and notebooks show it.
 
-GitHub takes a backslash before a sign for an escape, also within `$…$`: products are written with blanks here.
+GitHub takes a backslash before a sign for an escape, also within `$…$`: products are written with blanks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from symacct.latex.blocks import Block, Code, Equations, Heading, Math, Paragraph, Span, Table
+from symacct.latex.blocks import Block, Code, Equations, Heading, Math, Paragraph, Span
 from symacct.latex.formula import TIMES
 
 _SIGNS = "\\`*_{}[]<>|$#~"
@@ -51,7 +51,9 @@ def _block(block: Block) -> str:
         return _text(block.text)
     if isinstance(block, Equations):
         return _bars(("quantity", "formula"), [_equation(line.left, line.pieces) for line in block.lines])
-    return _bars([column.heading for column in block.columns], [[_text(cell) for cell in row] for row in block.rows])
+    return _bars(
+        [column.heading for column in block.columns], [[_text(cell) for cell in row] for row in block.rows]
+    )
 
 
 def _equation(left: str, pieces: Sequence[str]) -> list[str]:

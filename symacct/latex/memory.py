@@ -44,7 +44,9 @@ def _kept(answer: Answer) -> Iterator[Block]:
     yield Paragraph(
         spans(
             "The tensors kept for the backward pass, each storage once, parameters never; the bytes of all "
-            "repetitions together are ", Math(name_of(answer, "bytes.saved")), "."
+            "repetitions together are ",
+            Math(name_of(answer, "bytes.saved")),
+            ".",
         )
     )
     columns = (Column("kept, by what made it", 52), Column("tensors", 0, True), Column("bytes", 36))
@@ -71,14 +73,20 @@ def peak(answer: Answer) -> Iterator[Block]:
     found = [(nodes[name], answer.under(live)) for name, live in graph.peak or ()]
     left = name_of(answer, "bytes.peak")
     if len(found) == 1:
-        yield Equations((Equation(left, tuple(pieces(answer.terms(found[0][1]), MEASURE)), found[0][1], {}, "bytes.peak"),))
+        yield Equations(
+            (
+                Equation(
+                    left, tuple(pieces(answer.terms(found[0][1]), MEASURE)), found[0][1], {}, "bytes.peak"
+                ),
+            )
+        )
         return
     shown = found if len(found) <= _MOST_PEAKS else [max(found, key=lambda pair: answer.weight(pair[1]))]
     where = "the sizes above" if answer.sizes else "the sizes of the trace"
     what = (
         f" is the largest of what is alive at {len(found)} places, one of which leads at any sizes."
         if shown == found
-        else f" is the largest of what is alive at {len(found)} places; the one that leads at {where} is shown, "
+        else f" is the largest of what is alive at {len(found)} places; what leads at {where} is shown, "
         "and nowhere is the peak below it."
     )
     yield Paragraph(spans("The peak ", Math(left), what))
@@ -88,5 +96,7 @@ def peak(answer: Answer) -> Iterator[Block]:
 def _places(answer: Answer, found: Iterable[tuple[Placed, Expr]]) -> Iterator[tuple[Text, ...]]:
     for place, live in found:
         node = place.node
-        where = spans(f"{node.phase}: ", *((Code(node.module), " ") if node.module else ()), Code(node.label or node.op))
+        where = spans(
+            f"{node.phase}: ", *((Code(node.module), " ") if node.module else ()), Code(node.label or node.op)
+        )
         yield (where, (Math(written(answer.terms(live))),))

@@ -1,12 +1,13 @@
 """LaTeX back to the expression, for every formula that this package prints: `read`.
 
-It turns LaTeX into the formula language and leaves the rest to `parse`, which runs nothing and bounds everything.
+It turns LaTeX into the formula language and leaves the rest to `parse`, which runs nothing and is bounded.
 
     sum     := ["-"] product (("+" | "-") product)*
     product := factor (["\\," | "/"] factor)*
     factor  := atom ["^" group]
     atom    := number | name | "(" sum ["\\bmod" sum] ")" | "\\frac" group group
-             | "\\lfloor" sum "\\rfloor" | "\\lceil" sum "\\rceil" | ("\\max" | "\\min") "(" sum ("," sum)* ")"
+             | "\\lfloor" sum "\\rfloor" | "\\lceil" sum "\\rceil"
+             | ("\\max" | "\\min") "(" sum ("," sum)* ")"
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Expr = sp.Expr
 _MAX_LENGTH = 40_000
 _MAX_DEPTH = 30
 _BLANK = re.compile(r"(?:\\left|\\right)(?![A-Za-z])|\\\\|\\[,;!: ]|\\q?quad(?![A-Za-z])|[&\s]")
-_TOKEN = re.compile(r"(?P<number>[0-9]+)|(?P<command>\\[A-Za-z]+|\\[^A-Za-z])|(?P<letter>[A-Za-z])|(?P<sign>.)", re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<number>[0-9]+)|(?P<command>\\[A-Za-z]+|\\[^A-Za-z])|(?P<letter>[A-Za-z])|(?P<sign>.)", re.DOTALL
+)
 _WORD = re.compile(r"\{((?:[A-Za-z0-9]|\\_)+)\}")
 _FENCES = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceiling")}
 _CALLS = {r"\max": "Max", r"\min": "Min"}
@@ -32,8 +35,10 @@ _UPRIGHT = (r"\mathrm", r"\text", r"\mathit", r"\textrm", r"\operatorname")
 _BEGINS = (r"\frac", r"\tfrac", r"\dfrac", *_FENCES, *_CALLS, *_UPRIGHT)
 
 
-def read(text: str, names: Collection[str] | None = None, definitions: Mapping[str, Expr] | None = None) -> Expr:
-    r"""The expression that LaTeX means. `definitions` are what names such as N' stand for. Raises FormulaError.
+def read(
+    text: str, names: Collection[str] | None = None, definitions: Mapping[str, Expr] | None = None
+) -> Expr:
+    r"""The expression that LaTeX means; `definitions` say what names such as N' stand for. Or FormulaError.
 
     >>> read(r"\frac{2\,B\,T^{2}\,d}{h} + d_{\mathrm{model}}")
     2*B*T**2*d/h + d_model
@@ -132,9 +137,9 @@ class _Reader:
         if token in _CALLS:
             return self.call(_CALLS[token])
         self.at = begin
-        if kind == "letter" or token in _UPRIGHT:
-            return self.name()
-        self.fail("expected a number, a name or a bracket")
+        if kind != "letter" and token not in _UPRIGHT:
+            self.fail("expected a number, a name or a bracket")
+        return self.name()
 
     def bracket(self) -> str:
         made = self.sum()

@@ -11,7 +11,7 @@ from symacct.account import Entry, add
 from symacct.graph import Tensor
 from symacct.latex.blocks import Block, Code, Column, Heading, Math, Paragraph, Table, Text, spans
 from symacct.latex.closed import name_of
-from symacct.latex.formula import TIMES, latex
+from symacct.latex.formula import latex
 from symacct.report.answer import Answer
 from symacct.rules import find
 
@@ -42,17 +42,20 @@ def steps(answer: Answer, phases: tuple[str, ...]) -> list[Step]:
     tensors = ledger.graph.tensors()
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for entry in ledger.entries:
-        counted = ledger.counted(entry)
-        if entry.phase in phases and counted != 0:
-            key = (entry.module, entry.op, entry.place.times, _shapes(answer, entry, tensors), counted)
+        if entry.phase in phases and ledger.counted(entry) != 0:
+            shapes = _shapes(answer, entry, tensors)
+            key = (entry.module, entry.op, entry.place.times, shapes, ledger.counted(entry))
             groups.setdefault(key, []).append(entry)
-    found = []
-    for (module, op, times, shapes, counted), entries in groups.items():
-        rule = find(str(op))
-        law = rule.law if rule else "no rule; its cost stands as a symbol"
-        total = answer.under(sp.expand(len(entries) * counted))
-        found.append(Step(str(module), str(op), law, shapes, answer.under(times), len(entries), total))
-    return found
+    return [_step(answer, alike, tensors) for alike in groups.values()]
+
+
+def _step(answer: Answer, alike: list[Entry], tensors: dict[str, Tensor]) -> Step:
+    first = alike[0]
+    rule = find(first.op)
+    law = rule.law if rule else "no rule; its cost stands as a symbol"
+    total = answer.under(sp.expand(len(alike) * answer.ledger.counted(first)))
+    times = answer.under(first.place.times)
+    return Step(first.module, first.op, law, _shapes(answer, first, tensors), times, len(alike), total)
 
 
 def derivation(answer: Answer) -> Iterator[Block]:
@@ -103,9 +106,8 @@ def _shape(answer: Answer, shape: tuple[Expr, ...]) -> str:
 
 def _shapes(answer: Answer, entry: Entry, tensors: dict[str, Tensor]) -> tuple[tuple[Expr, ...], ...]:
     """The shapes of the first two operands that have more than one axis."""
-    found = [ref.shape if ref.shape is not None else tensors[ref.value].shape for ref in entry.place.node.refs]
+    found = [
+        ref.shape if ref.shape is not None else tensors[ref.value].shape for ref in entry.place.node.refs
+    ]
     large = [shape for shape in found if len(shape) > 1] or found
     return tuple(tuple(answer.under(dim) for dim in shape) for shape in large[:2])
-
-
-__all__ = ["TIMES", "Step", "derivation", "steps"]

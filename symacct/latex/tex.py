@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from symacct.latex.blocks import Block, Code, Column, Equation, Equations, Heading, Math, Paragraph, Span, Table
+from symacct.latex.blocks import (
+    Block,
+    Code,
+    Column,
+    Equation,
+    Equations,
+    Heading,
+    Math,
+    Paragraph,
+    Span,
+    Table,
+)
 from symacct.latex.escaping import code, escaped
 from symacct.latex.formula import lines
 from symacct.latex.widths import width
@@ -51,8 +62,14 @@ def _block(block: Block) -> str:
     if isinstance(block, Heading):
         return f"\\{_HEADINGS[block.depth]}{{{line(block.text)}}}\n"
     if isinstance(block, Paragraph):
-        return f"\\noindent\n{line(block.text)}\n\n\\medskip\n"
+        return f"{{{_spacing(block.text)}\\noindent\n{line(block.text)}\\par}}\\medskip\n"
     return _equations(block) if isinstance(block, Equations) else _table(block)
+
+
+def _spacing(text: Sequence[Span]) -> str:
+    """How lines are filled: ragged beside a formula, which does not stretch."""
+    ragged = any(isinstance(span, Math) and " " in span.latex for span in text)
+    return r"\raggedright" if ragged else r"\emergencystretch=3em"
 
 
 def _equations(block: Equations) -> str:

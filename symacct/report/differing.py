@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -86,7 +86,7 @@ def pair(
     b: Ledger,
     at: Iterable[str] = (),
     given: Iterable[str] = (),
-    mapping: Iterable[str] = (),
+    mapping: Sequence[str] = (),
     solve: str | None = None,
 ) -> Pair:
     """Work out `--at`, `--given`, `--map` and `--solve`. Raises SizeError for what fits neither model."""
@@ -114,18 +114,22 @@ def _theirs(b: Ledger, mapped: Mapping[sp.Symbol, Expr], sizes: Mapping[str, int
         if {s.name for s in told.free_symbols} <= set(sizes):
             value = evaluate(told, sizes)
             if not isinstance(value, int) or value < 1:
-                raise SizeError(f"{name} = {to_text(told)} (--map) would be {value}: a size is a positive integer")
+                raise SizeError(
+                    f"{name} = {to_text(told)} (--map) would be {value}: a size is a positive integer"
+                )
             found[name] = value
     return found
 
 
-def _mapping(texts: Iterable[str], mine: Collection[str], theirs: Collection[str]) -> dict[sp.Symbol, Expr]:
+def _mapping(texts: Sequence[str], mine: Collection[str], theirs: Collection[str]) -> dict[sp.Symbol, Expr]:
     """`f=8*d/3`: a size of B, and what it is in A's sizes; a new name alone renames it."""
     found: dict[sp.Symbol, Expr] = {}
-    for part in (part for text in texts for part in text.split(",")):
+    for part in ",".join(texts).split(",") if texts else ():
         name, sign, said = (word.strip() for word in part.partition("="))
         if not sign or name not in theirs:
-            raise SizeError(f"--map {part!r}: write a size of B and what it is, as in f=g or f=8*d/3; B has {', '.join(theirs)}")
+            raise SizeError(
+                f"--map {part!r}: write a size of B and what it is, as in f=8*d/3; B has {', '.join(theirs)}"
+            )
         expr = parse(said)
         if not expr.is_Symbol:
             expr = parse(said, mine)
@@ -134,7 +138,11 @@ def _mapping(texts: Iterable[str], mine: Collection[str], theirs: Collection[str
 
 
 def _names(a: Ledger, b: Ledger, mapped: Mapping[sp.Symbol, Expr]) -> tuple[str, ...]:
-    told = [s.name for name in b.graph.symbols for s in sorted(mapped.get(symbol(name), symbol(name)).free_symbols, key=str)]
+    told = [
+        s.name
+        for name in b.graph.symbols
+        for s in sorted(mapped.get(symbol(name), symbol(name)).free_symbols, key=str)
+    ]
     return tuple(dict.fromkeys((*a.graph.symbols, *told)))
 
 
@@ -154,17 +162,35 @@ def as_text(two: Pair, page: Page) -> None:
     a, b = two.a.graph, two.b.graph
     page.line(f"A = {a.target}, B = {b.target} · {a.mode} · {two.a.convention.line}", "bold")
     both = [name for name in a.symbols if name in b.symbols and symbol(name) not in two.mapped]
-    for label, names in (("both have", both), ("only A", _only(a.symbols, both)), ("only B", _only(b.symbols, both))):
+    for label, names in (
+        ("both have", both),
+        ("only A", _only(a.symbols, both)),
+        ("only B", _only(b.symbols, both)),
+    ):
         if names:
             page.hanging(label, names, _INDENT, ", ")
     if two.mapped:
-        page.hanging("B's sizes", [f"{name} = {_shown(two, told)}" for name, told in two.mapped.items()], _INDENT, ", ")
-    held = [c.short.replace("*", "·") for c in two.conditions] + [f"{t.replace('*', '·')} (given)" for t in two.known.texts]
+        page.hanging(
+            "B's sizes", [f"{name} = {_shown(two, told)}" for name, told in two.mapped.items()], _INDENT, ", "
+        )
+    held = [c.short.replace("*", "·") for c in two.conditions] + [
+        f"{t.replace('*', '·')} (given)" for t in two.known.texts
+    ]
     if held:
         page.hanging("holds when", held, _INDENT, ",  ")
     page.line()
     rows = [_row(two, found) for found in two.differences]
-    page.grid(Grid((Column("quantity"), Column("A - B", "formula"), Column("A is", "formula"), Column("here", "right")), tuple(rows)))
+    page.grid(
+        Grid(
+            (
+                Column("quantity"),
+                Column("A - B", "formula"),
+                Column("A is", "formula"),
+                Column("here", "right"),
+            ),
+            tuple(rows),
+        )
+    )
 
 
 def _only(names: Iterable[str], both: Collection[str]) -> list[str]:
@@ -175,7 +201,12 @@ def _row(two: Pair, found: Difference) -> tuple[str, str, str, str]:
     number = two.number(found.a), two.number(found.b)
     here = grouped(number[0] - number[1]) if number[0] is not None and number[1] is not None else ""
     large = found.difference.has(sp.Max)
-    return found.key, "a difference of two maxima" if large else _shown(two, found.difference), said(two, found), here
+    return (
+        found.key,
+        "a difference of two maxima" if large else _shown(two, found.difference),
+        said(two, found),
+        here,
+    )
 
 
 def said(two: Pair, found: Difference) -> str:
@@ -184,7 +215,8 @@ def said(two: Pair, found: Difference) -> str:
         return {"equal": "the same", "more": "always more", "less": "always less"}[found.verdict]
     if found.crossover is not None:
         sign = ">" if found.crossover.above else "<"
-        return f"more while {found.crossover.size} {sign} {bound(two, found.crossover)}{_here(two, found.crossover)}"
+        turn = f"{found.crossover.size} {sign} {bound(two, found.crossover)}"
+        return f"more while {turn}{_here(two, found.crossover)}"
     if found.more == 0:
         return "more or less, by its sizes"
     return f"more while {_shown(two, found.more)} > {_shown(two, found.less)}"
@@ -192,10 +224,15 @@ def said(two: Pair, found: Difference) -> str:
 
 def bound(two: Pair, turn: Crossover) -> str:
     """The bound in one line."""
-    roots = [e for e in sp.preorder_traversal(turn.bound) if isinstance(e, sp.Pow) and e.exp == sp.Rational(1, 2)]
+    roots = [
+        e for e in sp.preorder_traversal(turn.bound) if isinstance(e, sp.Pow) and e.exp == sp.Rational(1, 2)
+    ]
     if not roots:
         over, under = sp.fraction(turn.bound)
-        return _shown(two, over) if under == 1 else f"{_bracketed(two, over)}/{_bracketed(two, under)}"
+        above = _shown(two, over)
+        if under == 1:
+            return above
+        return f"{above if len(readable(over, two.reading)) == 1 else f'({above})'}/{_bracketed(two, under)}"
     under = sp.denom(turn.bound)
     rest = turn.bound * under - roots[0] * (1 if turn.above else -1)
     before = "" if sp.expand(rest) == 0 else f"{_shown(two, rest)} "
@@ -219,7 +256,7 @@ def _shown(two: Pair, expr: Expr) -> str:
 
 
 def as_json(two: Pair) -> str:
-    """One object: sizes, conditions, and for each key both formulas, their difference and where its sign turns."""
+    """One object: sizes, conditions, and by key both formulas, their difference, where its sign turns."""
     made = {
         "a": two.a.graph.target,
         "b": two.b.graph.target,
@@ -243,7 +280,11 @@ def _object(two: Pair, found: Difference) -> dict[str, Any]:
     }
     if found.crossover is not None:
         turn = found.crossover
-        made["crossover"] = {"symbol": turn.size.name, "bound": bound(two, turn), "more": "above" if turn.above else "below"}
+        made["crossover"] = {
+            "symbol": turn.size.name,
+            "bound": bound(two, turn),
+            "more": "above" if turn.above else "below",
+        }
     values = two.number(found.a), two.number(found.b)
     if values[0] is not None and values[1] is not None:
         made["values"] = {"a": values[0], "b": values[1], "difference": values[0] - values[1]}

@@ -28,6 +28,8 @@ class Relations:
         """The expression under these relations and the domain's own."""
         if not self.texts:
             return expr
+        if isinstance(expr, sp.Max):  # a peak has many forms: sympy would compare each with each
+            return sp.Max(*dict.fromkeys(self.apply(form, domain) for form in expr.args), evaluate=False)
         known = Domain(domain.names, (*domain.assumptions, *self.conditions))
         return sp.expand(known.rewrite(expr.xreplace(dict(self.replaced))))
 

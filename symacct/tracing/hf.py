@@ -28,6 +28,7 @@ _TOKEN_LABELS = (
     "ForConditionalGeneration",
     "ForTokenClassification",
 )
+_CACHES = ("cache", "past_key_values")  # what forward calls it, by transformers' release
 # Labels beside `labels`, one for each sequence.
 _SEQUENCE_LABELS = ("next_sentence_label", "sentence_order_label")
 
@@ -49,7 +50,7 @@ def load_config(target: str | Path) -> ModelSource:
         model=blueprint.model,
         inputs=blueprint.inputs,
         meanings=hf_fields.meanings(dims),
-        cache=blueprint.cache if blueprint.has_cache else None,
+        cache=blueprint.cache if blueprint.cache_keyword else None,
         prompt=blueprint.prompt,
         values={b.symbol: b.value for b in bound if b.symbol in symbols},
         structural=tuple(s for s in ("L", "L_d") if s in symbols),
@@ -114,15 +115,27 @@ class Blueprint:
         return module
 
     @property
-    def has_cache(self) -> bool:
-        """Whether the class keeps keys and values in a cache of transformers, and no encoder's beside them."""
-        return "past_key_values" in self.family.accepted and not self.family.has_encoder
+    def cache_keyword(self) -> str:
+        """By which keyword the class takes a cache; none where it keeps none, or an encoder's beside it."""
+        if self.family.has_encoder:
+            return ""
+        return next((name for name in _CACHES if name in self.family.accepted), "")
 
-    def cache(self, model: nn.Module, _: Mapping[str, Any]) -> dict[str, Any]:
+    def cache(self, model: nn.Module, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords of a call that fills an empty cache, of the kind that the class itself would make."""
         from transformers import DynamicCache
 
-        return {"past_key_values": DynamicCache(config=model.config), "use_cache": True}
+        # a layer also makes a tensor of its window, which takes numbers only
+        text, number, window = self.family.text_of(model.config), self.examples.get("W"), sizes.get("W")
+        if number is None:
+            return {self.cache_keyword: DynamicCache(config=model.config), "use_cache": True}
+        object.__setattr__(text, "sliding_window", number)
+        cache = DynamicCache(config=model.config)
+        object.__setattr__(text, "sliding_window", window)
+        for layer in cache.layers:
+            if getattr(layer, "sliding_window", None) == number:
+                layer.sliding_window = window
+        return {self.cache_keyword: cache, "use_cache": True}
 
     def prompt(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs without labels."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -208,10 +209,11 @@ def autocast_left_out() -> Iterator[None]:
         yield
 
 
-def ops_with_kernel(key: str) -> set[str]:
+@functools.cache
+def ops_with_kernel(key: str) -> frozenset[str]:
     """The ATen ops, as `name` or `name.overload`, that have a kernel of their own for a dispatch key."""
     names = torch._C._dispatch_get_all_op_names()
-    return {n.removeprefix("aten::") for n in names if n.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(n, key)}
+    return frozenset(n.removeprefix("aten::") for n in names if n.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(n, key))
 
 
 def set_onednn(on: bool) -> bool:

@@ -19,7 +19,7 @@ from symacct.records import Record, Trace, Use, Value
 from symacct.tracing import private
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import expression_of
-from symacct.tracing.shape_functions import RESULTS
+from symacct.tracing.shape_functions import result_of
 
 _SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
                       "aten.sym_constrain_range_for_size", "aten._assert_tensor_metadata"})
@@ -135,9 +135,7 @@ class Recorder(TorchDispatchMode):
         arguments = tuple((name, self._argument(value)) for name, value in zip(names, args, strict=False))
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
-        result = RESULTS[op](args, kwargs) if op in RESULTS else None
-        if result is None:
-            result = func(*args, **kwargs)
+        result = result_of(op, func, args, kwargs)
         if self.device == "cuda" and op in _STATISTICS:
             result = _STATISTICS[op](args, result)
         outputs = tuple(self._outputs(result))

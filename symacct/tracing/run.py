@@ -15,6 +15,7 @@ from symacct.tracing.lines import QUIET, short
 from symacct.tracing.patches import patched
 from symacct.tracing.private import FakeTensorMode, SymbolicSizes
 from symacct.tracing.recorder import Recorder
+from symacct.tracing.shape_functions import Shaping
 from symacct.tracing.source import ModelSource
 from symacct.tracing.stepping import checked, stepping
 
@@ -161,7 +162,7 @@ def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: R
         made = checked(source.name, source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable))
         for p in trainable:
             p.grad = torch.empty_like(p)
-        with stepping(recorder.trace.branches.append):
+        with stepping(recorder.trace.branches.append), Shaping():
             made.step()
         made.zero_grad(set_to_none=True)
     return made

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def padded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -28,6 +29,30 @@ def attention_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     )
 
 
+def elementwise_lists(op: str, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    """The results of an elementwise op on lists of tensors; None in place. Torch's go through ones that take no symbols."""
+    if op.endswith("_"):
+        return None
+    others = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) and isinstance(args[1][0], torch.Tensor) else args[0]
+    return [torch.empty_like(one, dtype=torch.result_type(one, other)) for one, other in zip(args[0], others, strict=True)]
+
+
+def result_of(op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives: from one of the functions above where it has one, else from torch."""
+    if op.startswith("aten._foreach_") and op not in _REDUCING and any(isinstance(s, torch.SymInt) for t in args[0] for s in t.shape):
+        return elementwise_lists(op, args)
+    made = RESULTS[op](args, kwargs) if op in RESULTS else None
+    return func(*args, **kwargs) if made is None else made
+
+
+class Shaping(TorchDispatchMode):
+    """Gives these results outside of a recording, too: an optimizer's first step is not recorded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return result_of(f"{func.namespace}.{func._schema.name.partition('::')[2]}", func, args, kwargs or {})
+
+
+_REDUCING = ("aten._foreach_norm", "aten._foreach_max", "aten._foreach_powsum")
 RESULTS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
     "aten.constant_pad_nd": padded,
     "aten._scaled_dot_product_efficient_attention_backward": attention_gradients,

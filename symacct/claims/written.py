@@ -1,0 +1,92 @@
+"""A verdict as text, as JSON and as markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from symacct.claims.verdict import Verdict
+from symacct.report.grids import Column, Grid, Page
+from symacct.report.readable import Reading, shown
+
+_INDENT = 12
+_SAID = {
+    "equal": "equal: proved for all sizes",
+    "equal-under": "equal under conditions, proved",
+    "leading-order": "right to leading order only",
+    "refuted": "refuted",
+    "unsettled": "unsettled: no proof, and no sizes found at which it fails",
+}
+_MOST = 12
+
+
+def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> None:
+    """The verdict, why, and where in the model, on a page."""
+    page.line(f"{found.target} · {found.claim}" + (f" · {source}" if source else ""), "bold")
+    page.hanging("verdict", [_SAID[found.verdict]], _INDENT)
+    page.hanging("derived", [shown(found.derived, reading)], _INDENT)
+    if found.verdict != "equal":
+        page.hanging("claim", [shown(found.read_as, reading)], _INDENT)
+    if found.names:
+        page.hanging("reading", [f"{name} as {meant}" for name, meant in found.names.items()], _INDENT, ",  ")
+    if found.conditions:
+        page.hanging("when", list(found.conditions), _INDENT, ",  ")
+    if found.difference != 0:
+        page.hanging("off by", [f"{shown(found.difference, reading)}   (derived - claim)"], _INDENT)
+    for region in found.regions:
+        page.hanging("", [region], _INDENT)
+    for note in found.notes:
+        page.hanging("note", [note], _INDENT)
+    if found.witness:
+        page.hanging("witness", [witness(found)], _INDENT)
+    if found.terms:
+        page.line()
+        page.grid(terms(found, reading))
+        if len(found.terms) > _MOST:
+            page.line(f"and {len(found.terms) - _MOST} more (--format json lists all)")
+
+
+def witness(found: Verdict) -> str:
+    """The witness in words."""
+    point = ", ".join(f"{name} = {value}" for name, value in found.witness["point"].items())
+    return f"at {point}: derived {found.witness['derived']}, claim {found.witness['claim']}"
+
+
+def terms(found: Verdict, reading: Reading) -> Grid:
+    """The terms of the difference and their places."""
+    columns = (
+        Column("term"),
+        Column("off by", "formula"),
+        Column("module"),
+        Column("line"),
+        Column("meaning", "text"),
+    )
+    rows = [
+        (t.kind, shown(t.term, reading), t.module or "-", t.where, t.meaning) for t in found.terms[:_MOST]
+    ]
+    return Grid(columns, tuple(rows))
+
+
+def as_json(found: Sequence[tuple[Verdict, str]], many: bool) -> str:
+    """One object, or for a file of claims a list of them with their sources."""
+    made: list[dict[str, Any]] = [
+        verdict.as_json() | ({"source": source} if source else {}) for verdict, source in found
+    ]
+    return json.dumps(made if many else made[0], indent=2, ensure_ascii=False)
+
+
+def in_words(found: Verdict) -> str:
+    """The verdict in a few lines, for a failing test."""
+    lines = [
+        f"{found.target}: {found.claim}",
+        f"  {_SAID[found.verdict]}",
+        f"  derived   {shown(found.derived)}",
+        f"  claim     {shown(found.read_as)}",
+    ]
+    lines += [f"  when      {condition}" for condition in found.conditions]
+    lines += [
+        f"  {t.kind:<9} {shown(t.term)}  {t.module} {t.where}: {t.meaning}" for t in found.terms[:_MOST]
+    ]
+    lines += [f"  note      {note}" for note in found.notes]
+    return "\n".join([*lines, *([f"  {witness(found)}"] if found.witness else [])])

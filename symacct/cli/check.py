@@ -1,0 +1,80 @@
+"""`symacct check`: what is true about a formula that someone wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from symacct.cli.options import debug, formats, graph_of, priced, sized, traced
+from symacct.conventions import CHOICES, convention
+
+if TYPE_CHECKING:
+    from symacct.account import Ledger
+    from symacct.claims import Verdict
+
+
+@click.command()
+@click.argument("target")
+@click.argument("claim", default="")
+@click.option(
+    "--file", "path", type=click.Path(path_type=Path), help="A TOML file of claims to check instead."
+)
+@click.option(
+    "--map", "mapped", multiple=True, metavar="s=T,h=d", help="What the claim's names are in the model."
+)
+@traced
+@sized
+@priced
+@formats("text", "json")
+@debug
+def check(
+    target: str, claim: str, path: Path | None, mapped: tuple[str, ...], form: str, **options: Any
+) -> int:
+    """Judge CLAIM, such as "flops.step = 6*N*D", about TARGET. Exit 0 if it is proved, 1 if it is not."""
+    from symacct.account import Ledger
+    from symacct.claims import check as judged
+    from symacct.claims.written import as_json, as_text
+    from symacct.report.readable import reading_of
+
+    if bool(claim) == (path is not None):
+        raise click.UsageError("give one claim, as in 'flops.step = 6*N*D', or --file with many")
+    chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
+    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"])
+    ledger = Ledger(graph, chosen, options["allow_unknown"])
+    if path is None:
+        verdict = judged(ledger, claim, options["given"], options["at"], mapped)
+        found, good = [(verdict, "")], verdict.proved
+    else:
+        found, good = _filed(ledger, path, mapped, options)
+    if form == "json":
+        click.echo(as_json(found, path is not None))
+        return 0 if good else 1
+    from symacct.report.grids import Page
+
+    with Page() as page:
+        for at, (verdict, source) in enumerate(found):
+            if at:
+                page.line()
+            as_text(verdict, reading_of(ledger.graph), page, source)
+    return 0 if good else 1
+
+
+def _filed(
+    ledger: Ledger, path: Path, mapped: tuple[str, ...], options: dict[str, Any]
+) -> tuple[list[tuple[Verdict, str]], bool]:
+    """The verdicts on a file's claims, and whether each is the expected one, or proved where none is."""
+    from symacct.claims import check as judged
+    from symacct.claims.files import claims_of
+
+    found, good = [], True
+    for filed in claims_of(path):
+        own = bool(filed.convention or filed.switches)
+        now = ledger.under(convention(filed.convention, **filed.switches)) if own else ledger
+        names = [*mapped, *(f"{name}={formula}" for name, formula in filed.mapped.items())]
+        sizes = [*options["at"], *(f"{name}={value}" for name, value in filed.sizes.items())]
+        verdict = judged(now, filed.formula, [*options["given"], *filed.given], sizes, names)
+        good &= verdict.verdict == filed.verdict if filed.verdict else verdict.proved
+        found.append((verdict, filed.source))
+    return found, good

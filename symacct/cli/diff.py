@@ -1,0 +1,45 @@
+"""`symacct diff`: what one target costs more than another, and from which size on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from symacct.cli.options import debug, formats, graph_of, priced, sized, traced
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--map",
+    "mapping",
+    multiple=True,
+    metavar="f=8*d/3",
+    help="A size of B, in the sizes of A or by a new name.",
+)
+@click.option("--solve", metavar="SIZE", help="The size to solve the crossover for.")
+@traced
+@sized
+@priced
+@formats("text", "json")
+@debug
+def diff(a: str, b: str, form: str, mapping: tuple[str, ...], solve: str | None, **options: Any) -> int:
+    """Subtract B's formulas from A's. Sizes of one name are the same size; --map says what else they are."""
+    from symacct.account import Ledger
+    from symacct.conventions import CHOICES, convention
+    from symacct.report.differing import as_json, as_text, pair
+
+    chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
+    traced_as = [options[name] for name in ("mode", "device", "dtype", "checkpoint")]
+    one, other = (Ledger(graph_of(target, *traced_as), chosen, options["allow_unknown"]) for target in (a, b))
+    two = pair(one, other, options["at"], options["given"], mapping, solve)
+    if form == "json":
+        click.echo(as_json(two))
+        return 0
+    from symacct.report.grids import Page
+
+    with Page() as page:
+        as_text(two, page)
+    return 0

@@ -1,0 +1,144 @@
+"""Two models' formulas against each other: cost(A) − cost(B), and the sizes at which its sign turns.
+
+A sign is read off terms: sizes are positive, so a sum whose terms have one sign has it too. Where both occur,
+the difference is solved for one size if it is linear or quadratic in it with coefficients of one sign each;
+else, and where it rounds, the region is left: the terms that are added exceed those that are taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import sympy as sp
+
+from symacct.expressions import canonical
+
+Expr = sp.Expr
+Verdict = Literal["equal", "more", "less", "depends"]
+_FUNCTIONS = (sp.floor, sp.ceiling, sp.Max, sp.Min, sp.Mod)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """A costs more where `size` is above `bound` (`above`) or below it; at the bound both cost the same."""
+
+    size: sp.Symbol
+    bound: Expr
+    above: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A's formula less B's. `verdict` is what holds of A at all sizes; where it depends, A costs more where
+    `more` > `less`, which have no term in common, and if they could be solved the crossover says where.
+    """
+
+    key: str
+    a: Expr
+    b: Expr
+    difference: Expr
+    verdict: Verdict
+    more: Expr = sp.Integer(0)
+    less: Expr = sp.Integer(0)
+    crossover: Crossover | None = None
+
+
+def differences(
+    a: Mapping[str, Expr], b: Mapping[str, Expr], order: Iterable[sp.Symbol], solve: sp.Symbol | None = None
+) -> list[Difference]:
+    """The differences of the formulas that both have, solved for a size in `order`, or for `solve`."""
+    sizes = [solve] if solve is not None else list(order)
+    return [_difference(key, a[key], b[key], sizes) for key in a if key in b]
+
+
+def _difference(key: str, a: Expr, b: Expr, sizes: list[sp.Symbol]) -> Difference:
+    rest = _less(a, b)
+    if rest == 0:
+        return Difference(key, a, b, rest, "equal")
+    if rest.has(sp.Max, sp.Min, sp.Mod):
+        return Difference(key, a, b, rest, "depends")
+    more, less = _apart(_without_common(rest))
+    if (less == 0 or more == 0) and not rest.has(*_FUNCTIONS):  # a floor may be 0 or less
+        return Difference(key, a, b, rest, "more" if less == 0 else "less")
+    return Difference(key, a, b, rest, "depends", more, less, crossover(more - less, sizes))
+
+
+def _less(a: Expr, b: Expr) -> Expr:
+    """A − B; of two maxima as it stands, for there is no shorter form."""
+    if a.has(sp.Max) or b.has(sp.Max):
+        return sp.Integer(0) if a == b else sp.Add(a, -b)
+    return canonical(a - b)
+
+
+def _without_common(expr: Expr) -> Expr:
+    """The expression without the factors that all its terms share; they are positive and turn no sign."""
+    if expr.has(*_FUNCTIONS):
+        return expr
+    parts = [part.as_coeff_Mul() for part in sp.Add.make_args(expr)]
+    powers = [body.as_powers_dict() for _, body in parts]
+    shared = {s: min(p.get(s, 0) for p in powers) for s in expr.free_symbols}
+    number = sp.gcd_list([abs(n) for n, _ in parts])
+    return sp.expand(expr / (number * sp.Mul(*(s**power for s, power in shared.items()))))
+
+
+def _apart(expr: Expr) -> tuple[Expr, Expr]:
+    """The terms that are added and those that are taken away."""
+    parts = sp.Add.make_args(expr)
+    more = [part for part in parts if part.as_coeff_Mul()[0] > 0]
+    return sp.Add(*more), sp.Add(*(-part for part in parts if part not in more))
+
+
+def crossover(expr: Expr, sizes: Iterable[sp.Symbol]) -> Crossover | None:
+    """Where the expression turns its sign, for the first of these sizes that it can be solved for."""
+    if expr.has(*_FUNCTIONS):
+        return None
+    spoken = [size for size in sizes if size in expr.free_symbols]
+    for solved in (_turned, _split):
+        for size in spoken:
+            found = solved(expr, size)
+            if found is not None:
+                return found
+    return None
+
+
+def _split(expr: Expr, size: sp.Symbol) -> Crossover | None:
+    """The root of an expression that is linear with a factor of one sign; it may lie below 0."""
+    low, middle, high = _coefficients(expr, size)
+    sign = _sign(middle)
+    return Crossover(size, sp.cancel(-low / middle), sign > 0) if sign and high == 0 else None
+
+
+def _coefficients(expr: Expr, size: sp.Symbol) -> tuple[Expr, Expr, Expr]:
+    """Those of the powers 0, 1 and 2; all 0 where the expression is no such polynomial."""
+    scaled = sp.expand(expr * sp.denom(sp.together(expr)))
+    poly = sp.Poly(scaled, size) if scaled.is_polynomial(size) else None
+    if poly is None or poly.degree() not in (1, 2):
+        return (sp.S.Zero,) * 3
+    return tuple(poly.coeff_monomial(size**power) for power in range(3))
+
+
+def _turned(expr: Expr, size: sp.Symbol) -> Crossover | None:
+    """The one positive root of a linear or quadratic expression whose coefficients turn their sign once."""
+    low, middle, high = _coefficients(expr, size)
+    found = [_sign(coefficient) for coefficient in (low, middle, high)]
+    signs = [sign for sign in found if sign]
+    if None in found or sum(x != y for x, y in pairwise(signs)) != 1:
+        return None
+    above = signs[-1] > 0
+    if high == 0:
+        return Crossover(size, sp.cancel(-low / middle), above)
+    if low == 0:
+        return Crossover(size, sp.cancel(-middle / high), above)
+    root = sp.sqrt(sp.expand(middle**2 - 4 * high * low))
+    return Crossover(size, (-middle + (root if above else -root)) / (2 * high), above)
+
+
+def _sign(expr: Expr) -> int | None:
+    """1, 0 or −1 where the terms agree, else None."""
+    if expr == 0:
+        return 0
+    signs = {1 if part.as_coeff_Mul()[0] > 0 else -1 for part in sp.Add.make_args(sp.expand(expr))}
+    return signs.pop() if len(signs) == 1 else None
