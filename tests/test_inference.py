@@ -1,4 +1,4 @@
-"""Prefill and decode with the model's real cache: bytes cached, products and bytes read, against real runs."""
+"""Prefill and decode with the model's real cache: bytes cached, products, bytes read, against real runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sympy as sp
-
 from hf_configs import PUBLISHED
+
 from symacct import cli
 from symacct.account import Ledger
+from symacct.dtypes import width
 from symacct.errors import GraphError, ModelFileError, Unsupported
 from symacct.oracles import measure
 from symacct.symbols import symbol
@@ -24,6 +26,7 @@ from symacct.tracing.build import Builder
 from symacct.tracing.inference import in_mode, tensors_of
 from symacct.tracing.model_file import load_model_file, model_source
 from symacct.tracing.preparation import prepared
+from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
 
 torch = pytest.importorskip("torch")
@@ -54,7 +57,7 @@ def example(name: str, mode: str) -> Ledger:
 
 
 def narrowed(source: ModelSource, free: str, fixed: Mapping[str, int]) -> ModelSource:
-    """The source with symbols for the `free` sizes alone; the rest are numbers, those of the example unless `fixed`."""
+    """The source with symbols for the `free` sizes; the rest are the example's numbers unless `fixed`."""
     sizes = {**source.dims, **fixed}
     known = {name: n for name, n in sizes.items() if name not in free.split()}
     make, prompt = source.cache, source.prompt or source.inputs
@@ -108,7 +111,8 @@ def test_a_token_reads_each_weight_once_and_what_is_cached_twice():
 
 def test_what_is_cached_before_and_after_a_step_are_sources_of_the_graph():
     def bytes_of(after: bool) -> sp.Expr:
-        found = [p for p in example("llama", "decode").graph.sources("cache") if ("after" in p.node.notes) == after]
+        parts = example("llama", "decode").graph.sources("cache")
+        found = [p for p in parts if ("after" in p.node.notes) == after]
         return sp.Add(*(p.times * out.bytes for p in found for out in p.node.outputs))
 
     assert equal(bytes_of(after=False), 8 * B * L * T * h_kv * d_h)
@@ -123,61 +127,58 @@ def test_only_inference_has_a_cache():
     assert not {"bytes.saved", "bytes.grads", "flops.step", "flops.backward"} & set(decode)
 
 
-# Published figures: bytes a token in bf16, each a derivative by T at the model's own sizes
+# Published figures, from runs on tensors without data at the models' own sizes
 
 LLAMA = {
     "Llama-2-7B": ({"L": 32, "h": 32, "h_kv": 32, "d_h": 128}, 524_288),
-    "Llama-2-13B": ({"L": 40, "h": 40, "h_kv": 40, "d_h": 128}, 819_200),
-    "Llama-2-70B": ({"L": 80, "h": 64, "h_kv": 8, "d_h": 128}, 327_680),
     "Llama-3-8B": ({"L": 32, "h": 32, "h_kv": 8, "d_h": 128}, 131_072),
 }
+LATENT = {"h": 128, "d_h": 128, "d_r": 64, "d_v": 128, "d_c": 512, "d_q": 1536, "V": 8, "f": 8, "B": 1}
 
 
-def per_token(ledger: Ledger, depth: int) -> int:
-    return int(sp.diff(ledger.formulas["bytes.kv_cache"], T).xreplace({L: depth, B: 1}))
+def cached_bytes(source: ModelSource, mode: str, **sizes: int) -> int:
+    """Bytes that a prompt or a step leaves in the cache."""
+    trace = trace_concrete(source, mode, "cuda", source.dims | {"B": 1} | sizes)
+    left = [out for record in trace.records if "after" in record.notes for out in record.outputs]
+    return sum(prod(out.shape) * width(out.dtype) for out in left)
+
+
+def per_token(source: ModelSource, **sizes: int) -> int:
+    """Bytes that a decoded token adds to those of a prompt, which holds as many for each of its own."""
+    prompt, more = (cached_bytes(source, mode, T=11, **sizes) for mode in ("prefill", "decode"))
+    assert 12 * prompt == 11 * more
+    return more - prompt
 
 
 @pytest.mark.parametrize("name", LLAMA)
 def test_llamas_cache_the_published_bytes_a_token(name):
     sizes, published = LLAMA[name]
-    own = {s: n for s, n in sizes.items() if s != "L"} | {"V": 8, "d": 16, "f": 16, "B": 1}
-    source = prepared(narrowed(load_model_file(EXAMPLES / "llama.py"), "T L", own), "bf16")
-    assert per_token(derived(source, "decode"), sizes["L"]) == published
+    source = prepared(load_model_file(EXAMPLES / "llama.py"), "bf16")
+    assert per_token(source, **sizes) == published
 
 
 def test_a_config_caches_the_published_bytes_a_token(config):
     loaded = config("llama3-8b")
-    own = {**loaded.values, "B": 1}
-    source = prepared(narrowed(loaded, "T L", {s: n for s, n in own.items() if s != "L"}), "bf16")
-    assert per_token(derived(source, "decode"), own["L"]) == 131_072
+    assert per_token(prepared(loaded, "bf16"), **loaded.values) == 131_072
 
 
 @pytest.mark.parametrize(("depth", "d_model", "elements"), [(60, 5120, 34_560), (61, 7168, 35_136)])
 def test_deepseek_caches_a_latent_and_one_rotary_key(depth, d_model, elements):
-    own = {"d": d_model, "h": 128, "d_h": 128, "d_r": 64, "d_v": 128, "d_c": 512, "d_q": 1536, "V": 8, "f": 8, "B": 1}
-    source = narrowed(load_model_file(EXAMPLES / "deepseek_mla.py"), "T L", own)
-    assert per_token(derived(source, "decode"), depth) == 4 * elements
+    source = load_model_file(EXAMPLES / "deepseek_mla.py")
+    assert per_token(source, **LATENT, L=depth, d=d_model) == 4 * elements
 
 
-def test_transformers_deepseek_caches_expanded_heads_instead(config):
-    # keys of d_n + d_r and values of d_v for every head: 71 times the latent at DeepSeek-V3's sizes
-    loaded = config("deepseek-v3")
-    source = narrowed(loaded, "T", {"B": 1})
-    sizes = loaded.dims
-    ledger = derived(source, "decode")
-    width = sizes["d_n"] + sizes["d_r"] + sizes["d_v"]
-    assert equal(ledger.formulas["bytes.kv_cache"], 4 * sizes["L"] * sizes["h"] * width * (T + 1))
+def test_the_latent_cache_of_transformers_deepseek_is_the_same(config):
+    source = config("deepseek-v3")
+    assert per_token(source) == 4 * source.dims["L"] * (source.dims["d_c"] + source.dims["d_r"])
 
 
-def test_a_window_bounds_what_is_cached(config):
-    loaded = config("mistral-7b-v0.1")
-    inside = derived(narrowed(loaded, "T W", {"B": 1}), "decode")
-    sizes, W = loaded.dims, symbol("W")
-    width = 8 * sizes["L"] * sizes["h_kv"] * sizes["d_h"]
-    assert equal(inside.formulas["bytes.kv_cache"], width * (T + 1))
-    assert any(a.kind == "branch" and W in a.left.free_symbols for a in inside.graph.assumptions)
-    beyond = derived(narrowed(loaded, "T W", {"B": 1, "T": 40, "W": 12}), "decode")
-    assert equal(beyond.formulas["bytes.kv_cache"], width * (W - 1))  # transformers keeps one token less than it sees
+@pytest.mark.parametrize(("tokens", "kept"), [(5, 5), (11, 11), (12, 11), (30, 11)])
+def test_a_window_of_12_bounds_what_is_cached(config, tokens, kept):
+    source = config("mistral-7b-v0.1")  # transformers keeps one token less: the next one fills it
+    bytes_a_token = 8 * source.dims["L"] * source.dims["h_kv"] * source.dims["d_h"]
+    assert cached_bytes(source, "prefill", T=tokens, W=12) == bytes_a_token * kept
+    assert cached_bytes(source, "decode", T=tokens, W=12) == bytes_a_token * min(kept + 1, 11)
 
 
 # Real runs
@@ -198,7 +199,7 @@ def call(model: torch.nn.Module, given: Any, **kept: Any) -> Any:
     return model(**given, **kept) if isinstance(given, Mapping) else model(given, **kept)
 
 
-def real_step(source: ModelSource, mode: str, sizes: dict[str, int]) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
+def real_step(source: ModelSource, mode: str, sizes: dict[str, int]) -> tuple[Any, Any, dict[str, Any]]:
     """Model, inputs and cache at the start of the step, on real tensors."""
     now = in_mode(source, mode)
     torch.manual_seed(0)
@@ -238,10 +239,10 @@ def test_a_model_file_equals_a_real_run(mode):
 
 def test_a_config_equals_a_real_run(config):
     source = config({**PUBLISHED["llama3-8b"][0], "eos_token_id": 1, "bos_token_id": 1})
-    free = "B T L h_kv h f"
-    ledger = derived(narrowed(source, free, {}), "decode")
-    for sizes in ({"B": 2, "T": 9, "L": 3, "h_kv": 2, "h": 6, "f": 40}, {"B": 5, "T": 23, "L": 2, "h_kv": 3, "h": 9, "f": 72}):
-        confirm(ledger, narrowed(source, free, {}), sizes)
+    narrow = narrowed(source, "B T L h_kv h", {})
+    ledger = derived(narrow, "decode")
+    confirm(ledger, narrow, {"B": 2, "T": 9, "L": 3, "h_kv": 2, "h": 6})
+    confirm(ledger, narrow, {"B": 5, "T": 23, "L": 2, "h_kv": 3, "h": 9})
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek_mla"])
@@ -288,9 +289,9 @@ def test_bytes_read_equal_the_operands_of_a_real_run():
 
 
 def test_models_without_a_cache_say_so(config):
-    for source in (load_model_file(EXAMPLES / "mlp.py"), config("t5-base"), config("mamba-130m")):
+    for source in (load_model_file(EXAMPLES / "mlp.py"), config("t5-base")):
         with pytest.raises(Unsupported, match="has none"):
-            derived(source, "decode")
+            trace_concrete(source, "decode", "cuda", source.dims)
 
 
 def test_a_cache_that_the_model_does_not_fill_is_refused():
@@ -298,11 +299,14 @@ def test_a_cache_that_the_model_does_not_fill_is_refused():
         def forward(self, x: Any, cache: Any = None) -> Any:
             return super().forward(x)
 
+    def ones(B: int, T: int, d: int) -> Any:
+        return torch.ones(B, T, d)
+
     source = model_source(
-        "deaf", dims={"B": 2, "T": 3, "d": 4}, model=lambda d: Deaf(d, d), inputs=lambda B, T, d: torch.ones(B, T, d), cache=lambda: []
+        "deaf", dims={"B": 2, "T": 3, "d": 4}, model=lambda d: Deaf(d, d), inputs=ones, cache=list
     )
     with pytest.raises(ModelFileError, match="must fill the one it is given"):
-        derived(source, "decode")
+        trace_concrete(source, "decode", "cuda", source.dims)
 
 
 def test_stored_graphs_are_of_training():

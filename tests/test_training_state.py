@@ -172,8 +172,11 @@ def test_the_peak_in_an_optimizers_step_equals_a_real_one(name):
         assert at(ledger.formulas["bytes.peak"], **sizes) == real_peak(source, sizes)
 
 
-def test_foreach_holds_a_temporary_for_each_parameter_and_a_loop_two_for_one():
-    """CUDA's default makes AdamW's denominators all at once: one more float32 copy of the model at the peak."""
+def test_foreach_holds_a_temporary_for_each_parameter_and_a_loop_three_of_one():
+    """CUDA's default makes AdamW's denominators all at once: one more float32 copy of the model at the peak.
+
+    A loop makes a root and from it the denominator, while the one before is still bound to its name.
+    """
 
     def layers(d):
         return nn.Sequential(*(nn.Linear(d, d, bias=False) for _ in range(5)))
@@ -183,7 +186,7 @@ def test_foreach_holds_a_temporary_for_each_parameter_and_a_loop_two_for_one():
         return at(made.formulas["bytes.peak"], B=1, d=50) // (4 * 50**2)
 
     assert peak("cuda", None) == peak("cpu", True) == 5 * (1 + 1 + 2) + 5
-    assert peak("cpu", None) == peak("cuda", False) == 5 * (1 + 1 + 2) + 2
+    assert peak("cpu", None) == peak("cuda", False) == 5 * (1 + 1 + 2) + 3
 
 
 class Masters(optim.Optimizer):
@@ -317,13 +320,15 @@ def test_an_autocast_model_keeps_its_casts_and_runs_in_both_dtypes():
     weights = [shape for module, shape in casts if module and shape[0] != symbol("B")]
     assert weights == [(symbol("f"), symbol("d")), (symbol("d"), symbol("f"))]  # one each, though both are used twice
     dtypes = {p.node.op: p.node.outputs[0].dtype for p in ledger.graph.ops if p.node.phase == "forward"}
-    assert (dtypes["aten.mm"], dtypes["aten.gelu"], dtypes["aten.native_layer_norm"]) == ("bfloat16", "bfloat16", "float32")
+    assert dtypes["aten.mm"] == dtypes["aten.gelu"] == "bfloat16"
+    assert dtypes["aten.native_layer_norm"] == "float32"
     assert ledger.formulas["bytes.grads"] == ledger.formulas["bytes.params"] == parse("4*(2*d*f + 2*d)")
     for sizes in ({"B": 3, "d": 6, "f": 10}, {"B": 5, "d": 12, "f": 7}):
         with autocast.emulating():
             real = measure(Mixed(sizes["d"], sizes["f"]), torch.randn(sizes["B"], sizes["d"]))
         assert at(ledger.formulas["bytes.saved"], **sizes) == real.saved_bytes
-        assert at(ledger.formulas["flops.hardware"], **sizes) == real.flops_forward + real.flops_hardware_backward
+        counted = real.flops_forward + real.flops_hardware_backward
+        assert at(ledger.formulas["flops.hardware"], **sizes) == counted
 
 
 def test_with_cpu_behaviour_cudas_autocast_is_off_as_it_really_is():

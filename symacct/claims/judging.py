@@ -107,7 +107,7 @@ class _Judge:
     def _leading(self) -> Verdict | None:
         setting, base = self.setting, self.setting.base
         regime = stated(self.orders, setting.ledger.graph, setting.relations().replaced)
-        regimes = [regime] if regime else usual(setting.ledger.graph)
+        regimes = [regime] if regime else usual(setting.ledger.graph, singles=not setting.claim.counts)
         for case in [base, *(replace(base, supposed=texts) for texts in setting.supposable)]:
             derived, claim = setting.sides(case)
             if regime is None and self._wrong_number(case, derived, claim):

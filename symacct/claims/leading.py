@@ -94,8 +94,11 @@ def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
     return sides[0], sides[1]
 
 
-def usual(graph: Graph) -> list[Regime]:
-    """The regimes tried when none is stated: wide models, deep ones, long inputs, then one size."""
+def usual(graph: Graph, singles: bool = True) -> list[Regime]:
+    """The regimes tried when none is stated: wide models, deep ones, long inputs, then one size.
+
+    `singles` is false for a claim in N, which speaks of wide models.
+    """
     reading = reading_of(graph)
     names = [symbol(name) for name in graph.symbols]
     widths = [s for s in names if s in _widths(graph)]
@@ -103,7 +106,7 @@ def usual(graph: Graph) -> list[Regime]:
     depth = [s for s in names if s in reading.depth]
     groups = [widths, [*widths, *depth], lengths, depth]
     rest = [s for s in names if s not in reading.batch and s.name not in ("V", "C", "h", "h_kv", "E", "k")]
-    single = [[s] for s in rest if not widths or s in {*widths, *lengths}]
+    single = [[s] for s in rest if singles or not widths]
     found: dict[frozenset[sp.Symbol], Regime] = {}
     for group in [*groups, *single]:
         if group:

@@ -84,7 +84,7 @@ def emulating() -> Iterator[None]:
         for owner, name, new in (
             (autocast, "__enter__", enter), (autocast, "__exit__", leave), (torch, "clear_autocast_cache", clear),
             (torch, "is_autocast_enabled", lambda device="cuda": enabled("cpu" if device == "cuda" else device)),
-            (torch, "get_autocast_dtype", lambda device: dtype("cpu" if device == "cuda" and enabled("cpu") else device)),
+            (torch, "get_autocast_dtype", lambda device: dtype("cpu" if enabled("cpu") and device == "cuda" else device)),
         ):
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, new)
@@ -126,8 +126,7 @@ def lowered(*tensors: Any) -> tuple[Any, ...]:
 def _installed() -> Any:
     """CUDA's lists as the CPU's; the library's end brings back the CPU's own."""
     library = torch.library.Library("aten", "IMPL")
-    made = {**{name: _lower for name in LOWER}, **{name: _float32 for name in FLOAT32}, **{name: _float32_result for name in FLOAT32_RESULT}}
-    made |= {name: _float32_norm for name in FLOAT32_NORM} | {name: _widest for name in WIDEST} | {name: _banned for name in BANNED}
+    made = {name: how for names, how in _HOW for name in names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, how in made.items():
@@ -169,16 +168,18 @@ def _float32_result(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _float32_norm(op: Any, args: Any, kwargs: Any) -> Any:
-    wide = getattr(torch.ops.aten.norm, FLOAT32_NORM[op._schema.name.removeprefix("aten::") + "." + op._schema.overload_name])
-    names = [argument.name for argument in op._schema.arguments]
-    given = {**{a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}, **dict(zip(names, args, strict=False)), **kwargs}
+    wide = getattr(torch.ops.aten.norm, FLOAT32_NORM[f"norm.{op._schema.overload_name}"])
+    known = op._schema.arguments
+    given = {a.name: a.default_value for a in known if a.has_default_value()}
+    given |= dict(zip((a.name for a in known), args, strict=False)) | kwargs
     dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
     return wide(*(given[a.name] for a in wide._schema.arguments if a.name in given), dtype=dtype)
 
 
 def _widest(op: Any, args: Any, kwargs: Any) -> Any:
     found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if _eligible(leaf)}
-    args, kwargs = _cast((args, kwargs), torch.float32 if torch.float32 in found else torch.get_autocast_dtype("cpu"))
+    widest = torch.float32 if torch.float32 in found else torch.get_autocast_dtype("cpu")
+    args, kwargs = _cast((args, kwargs), widest)
     return op(*args, **kwargs)
 
 
@@ -186,6 +187,12 @@ def _banned(op: Any, args: Any, kwargs: Any) -> Any:
     raise RuntimeError(
         "binary_cross_entropy and BCELoss are unsafe to autocast: CUDA refuses them; use binary_cross_entropy_with_logits"
     )
+
+
+_HOW = (
+    (LOWER, _lower), (FLOAT32, _float32), (FLOAT32_RESULT, _float32_result), (tuple(FLOAT32_NORM), _float32_norm),
+    (WIDEST, _widest), (BANNED, _banned),
+)
 
 
 def _eligible(tensor: Any) -> bool:

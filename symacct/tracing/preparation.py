@@ -19,7 +19,10 @@ from symacct.tracing.source import ModelSource
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FULL = "full"
-_KEPT_WIDE = {"fp16": ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"), "bf16": ("_keep_in_fp32_modules_strict",)}
+_KEPT_WIDE = {
+    "fp16": ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"),
+    "bf16": ("_keep_in_fp32_modules_strict",),
+}
 
 
 def prepared(source: ModelSource, dtype: str | None = None, recompute: str | None = None) -> ModelSource:
@@ -42,7 +45,7 @@ def prepared(source: ModelSource, dtype: str | None = None, recompute: str | Non
 
     def inputs(sizes: Mapping[str, Any]) -> Any:
         given = source.inputs(sizes)
-        return given if dtype is None else tree_map_only(torch.Tensor, lambda tensor: _converted(tensor, DTYPES[dtype]), given)
+        return given if dtype is None else tree_map_only(torch.Tensor, lambda t: _converted(t, DTYPES[dtype]), given)
 
     return replace(source, model=model, inputs=inputs)
 
@@ -57,11 +60,11 @@ def _convert(model: nn.Module, dtype: str) -> None:
     asked = {word for name in _KEPT_WIDE.get(dtype, ()) for word in getattr(model, name, None) or ()}
     library = hasattr(model, "_keep_in_fp32_modules")
     wide = {id(p) for name, p in model.named_parameters() if asked & set(name.split("."))}
-    lasting = {id(b) for m in model.modules() for n, b in m.named_buffers(recurse=False) if n in m._non_persistent_buffers_set} if library else set()
+    for module in model.modules() if library else ():
+        wide |= {id(b) for n, b in module.named_buffers(recurse=False) if n in module._non_persistent_buffers_set}
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        kept = id(tensor) in wide or id(tensor) in lasting
-        return tensor if kept or not tensor.is_floating_point() else tensor.to(DTYPES[dtype])
+        return tensor if id(tensor) in wide or not tensor.is_floating_point() else tensor.to(DTYPES[dtype])
 
     model._apply(convert)
 
@@ -75,11 +78,15 @@ def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 # Recomputation
 
 def _recompute(name: str, model: nn.Module, pattern: str) -> None:
-    chosen = list(_repeated(model)) if pattern == FULL else [m for path, m in model.named_modules() if path and fnmatchcase(path, pattern)]
+    named = [(path, module) for path, module in model.named_modules() if path]
+    chosen = list(_repeated(model)) if pattern == FULL else [m for path, m in named if fnmatchcase(path, pattern)]
+    if not named:
+        raise ModelFileError(f"{name}: the model has no part that could be recomputed alone")
     if not chosen and pattern == FULL:
-        raise ModelFileError(f"{name}: no list of modules to recompute; name a module path, such as {_example(model)!r}")
+        raise ModelFileError(f"{name}: no list of modules to recompute; name one by its path, such as {named[0][0]!r}")
     if not chosen:
-        raise ModelFileError(f"{name}: no module's path fits {pattern!r}; there are {', '.join(_paths(model)[:8])}")
+        paths = ", ".join(path for path, _ in named[:8])
+        raise ModelFileError(f"{name}: no module's path fits {pattern!r}; there are {paths}")
     for module in dict.fromkeys(chosen):
         module.__class__ = _recomputing(type(module))
 
@@ -107,14 +114,6 @@ def _recomputing(kind: type) -> type:
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return checkpoint(super(made, self).__call__, *args, use_reentrant=False, **kwargs)
 
-        made = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
-        _CLASSES[kind] = made
+        names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        made = _CLASSES[kind] = type(kind.__name__, (kind,), names)
     return _CLASSES[kind]
-
-
-def _paths(model: nn.Module) -> list[str]:
-    return [path for path, _ in model.named_modules() if path]
-
-
-def _example(model: nn.Module) -> str:
-    return next(iter(_paths(model)), "*")
