@@ -62,9 +62,8 @@ class Domain:
             broken = [a for a in self.assumptions if not a.holds(numbers)]
             if not broken:
                 return point
-            for a in broken:
-                if not _repair(a, point, numbers, fixed):
-                    return None
+            if not any([_repair(a, point, numbers, fixed) for a in broken]):
+                return None
         return None
 
     def integral(self, expr: Expr) -> bool:

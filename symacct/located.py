@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy as sp
@@ -11,8 +12,10 @@ import sympy as sp
 from symacct.folding import Item as Folded
 from symacct.folding import Leaf, leaves, locate
 from symacct.records import Record, Trace, Use, Value
+from symacct.symbols import symbol
 
 PARTED = ("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")  # ops with as many outputs as there are parts
+_DATA = re.compile(r"u\d+\Z")
 Position = tuple[int, ...]
 Group = tuple[Position, int]
 
@@ -41,6 +44,7 @@ class Run:
 
     def __post_init__(self) -> None:
         places = locate(self.items, leaves_of(self.trace), self.trace.sizes)
+        self.trace = _named_by_place(self.trace, [position for position, _ in places])
         for (position, iteration), record in zip(places, self.trace.records, strict=True):
             self.at.setdefault(position, []).append((iteration, record))
             grouped = self._grouped(record)
@@ -82,6 +86,34 @@ class Run:
             position, _, number = self.maker[use.value]
             found.setdefault((position, number), []).append(j)
         return list(found.items())
+
+
+def _named_by_place(trace: Trace, positions: Sequence[Position]) -> Trace:
+    """The trace with each count that depends on data named by the place that makes it: its repetitions share a name.
+
+    Over the repetitions such a symbol stands for their mean.
+    """
+    names: dict[sp.Symbol, sp.Symbol] = {}
+    places: dict[Position, str] = {}
+    for position, record in zip(positions, trace.records, strict=True):
+        for out in record.outputs:
+            for size in out.shape:
+                for found in sorted(getattr(size, "free_symbols", ()), key=str):
+                    if _DATA.match(found.name) and found not in names:
+                        names[found] = symbol(places.setdefault(position, f"u{len(places)}"))
+    if not names:
+        return trace
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(renamed, part))
+        return part.xreplace(names) if isinstance(part, sp.Basic) else part
+
+    records = [
+        replace(r, arguments=renamed(r.arguments), outputs=tuple(replace(out, shape=renamed(out.shape)) for out in r.outputs))
+        for r in trace.records
+    ]
+    return replace(trace, records=records, storages={number: renamed(size) for number, size in trace.storages.items()})
 
 
 def first_of(run: Run, record: Record, number: int) -> Any:

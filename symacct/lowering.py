@@ -110,6 +110,8 @@ class Lowering:
             if likely is not None and self._agrees(position, read, likely):
                 return likely
         rows, values, seen = self._observations(position, loops, read)
+        if any(isinstance(value, sp.Basic) and value.free_symbols for value in values):
+            return self._data_dependent(position, read, what)
         free = sorted((set(expr.free_symbols) if expr is not None else {symbol(n) for n in self.domain.names}) | set(self.pinned), key=str)
         variables = [*free, *(symbol(name) for name in loops)]
         if self.more is None:  # a size that no run could change is no variable
@@ -129,10 +131,16 @@ class Lowering:
         if found is None and must:
             record = self.model.at[position][0][1]
             place = f"{record.op} in {record.module or 'the model'}" + (f" ({record.source})" if record.source else "")
-            raise TraceError(f"{what} of {place} is no exact expression in {', '.join(map(str, free))}: observed {seen}")
+            raise TraceError(
+                f"{what} of {place} is no exact expression in {', '.join(map(str, free))}: "
+                f"runs gave {', '.join(str(value) for value, _ in seen)}; give that size a symbol of its own, or keep it a number")
         if found is not None:
             self.lifted.update(str(s) for s in found.free_symbols & set(self.pinned))
         return found
+
+    def _data_dependent(self, position: Position, read: Callable[[Run, Record], Any], what: str) -> Expr:
+        record = self.model.at[position][0][1]
+        raise TraceError(f"{what} of {record.op} in {record.module or 'the model'} ({record.source}) depends on data in a way that follows no rule")
 
     def repetitions(self, maker: Position, user: Position) -> Expr:
         """How often the leaf at `maker` runs for each run of the one at `user`: the loops around the first alone."""
@@ -182,7 +190,8 @@ class Lowering:
             base = {symbol(n): v for n, v in run.trace.sizes.items()}
             for iteration, record in run.at.get(position, ()):
                 rows.append(base | {symbol(name): i for name, i in zip(loops, iteration, strict=True)})
-                values.append(read(run, record))
+                seen = read(run, record)
+                values.append(int(seen) if isinstance(seen, sp.Integer) else seen)
         seen = [(values[k], {str(s): v for s, v in rows[k].items()}) for k in range(min(3, len(rows)))]
         return rows, values, seen
 
@@ -237,8 +246,9 @@ class _Here:
         times = low.repetitions(self.position, ())
         for count in (times, *(times - k for k in (1, 2)), sp.Integer(1), sp.Integer(2)):
             if all(count.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}) == seen for run, seen in zip(runs, counts, strict=True)):
-                low.kept[name] = count
-                return
+                if count == times or not _depends_on_iteration(low.storages[name]):
+                    low.kept[name] = count
+                    return
         low.irregular.append(f"{self.record.op} in {self.record.module or 'the model'}")
 
     def _repetitions(self, number: int) -> Expr | None:
@@ -328,3 +338,8 @@ class _Here:
 def exact(size: Any) -> Expr:
     """A size as an expression: runs give plain integers where nothing is symbolic."""
     return sp.Integer(size) if isinstance(size, int) else size
+
+
+def _depends_on_iteration(size: Expr) -> bool:
+    """Whether a size differs from one repetition to the next: loop indices alone may be zero."""
+    return any(not s.is_positive for s in size.free_symbols)

@@ -331,6 +331,7 @@ def test_an_autocast_model_keeps_its_casts_and_runs_in_both_dtypes():
         assert at(ledger.formulas["flops.hardware"], **sizes) == counted
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
 def test_with_cpu_behaviour_cudas_autocast_is_off_as_it_really_is():
     assert "aten._to_copy" not in {p.node.op for p in derived(Mixed, device="cpu").graph.ops}
 

@@ -37,7 +37,7 @@ traced = _all(
         type=click.Choice(["train", "forward", "prefill", "decode"]),
         default="train",
         show_default=True,
-        help="What is run: a training step, a forward pass, a prompt of T tokens with the model's cache, or one token behind T cached ones.",
+        help="What is run; prefill is a prompt of T tokens with the model's cache, decode one token behind T.",
     ),
     click.option(
         "--device",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from symacct.located import Run, leaves_of
 from symacct.lowering import Lowering
 from symacct.peak import peak
 from symacct.records import Pin, Trace
+from symacct.symbols import symbol
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.remarks import announced, kinds, symbols_of
@@ -55,6 +56,7 @@ class Builder:
         self._recorded = symbolic
         self.remarks += announced(pins, structural, symbolic)
         items = self._fold(structural)
+        domain = self._with_periods(domain)
         located = self._locate_symbolic(symbolic, items, structural)
         runs = [Run(t, items) for t in self._grid(structural)]
         runs += self._sampled(domain, items, structural, _CHECKS, _SEED)
@@ -135,6 +137,9 @@ class Builder:
             if expr.is_number or expr.as_coeff_Mul()[0] == 1:
                 continue
             found[name.name] = line
+        for a in self._domain(trace, []).assumptions:
+            if a.kind == "equal" and (a.right.is_number or a.left.is_number):
+                found.update((s.name, a.source) for s in a.left.free_symbols | a.right.free_symbols if s.name not in known)
         return found
 
     def _refuses(self, name: str) -> bool:
@@ -177,6 +182,14 @@ class Builder:
             return self.sampled_in or Domain(tuple(names))
         return domain_of(trace.guards, trace.merged, names)
 
+    def _with_periods(self, domain: Domain) -> Domain:
+        """The domain with the depths that whole groups of layers make."""
+        groups = []
+        for name, period in self.source.periods.items():
+            if name in self._bases and name not in self.source.structural:
+                groups.append(Assumption("divides", symbol(name) - self.source.dims[name] % period, sp.Integer(period), ""))
+        return Domain(domain.names, (*domain.assumptions, *groups))
+
     # Structural sizes
 
     def _structural(self, pins: list[Pin], symbolic: Trace | None) -> tuple[str, ...]:
@@ -211,6 +224,25 @@ class Builder:
         def runs(point: Mapping[str, int]) -> list[Leaf]:
             return leaves_of(self.concrete({**example, **point}))
 
+        problem: TraceError | None = None
+        for period in (None, *((2, 3, 4) if len(structural) == 1 and not self.source.periods else ())):
+            if period is not None:  # layers that alternate repeat in groups
+                self._alternate(structural[0], period)
+            try:
+                return self._folded(structural, runs)
+            except TraceError as error:
+                problem = problem or error
+        assert problem is not None
+        self.source, self._bases = replace(self.source, periods={}), {}
+        raise problem
+
+    def _alternate(self, name: str, period: int) -> None:
+        """Take layers in groups of `period`, at depths that are what the example's is, modulo the period."""
+        self.source = replace(self.source, periods={name: period})
+        least = 3 * period
+        self._bases = {name: least + (self.source.dims[name] - least) % period}
+
+    def _folded(self, structural: tuple[str, ...], runs: Callable[[Mapping[str, int]], list[Leaf]]) -> tuple[Item, ...]:
         base = self._base(structural)
         steps = {name: self.source.periods.get(name, 1) for name in structural}
         problem: TraceError | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
@@ -89,7 +90,7 @@ def _execute(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with noting():
+        with noting(), contextlib.redirect_stdout(sys.stderr):  # stdout is for the answer alone
             spec.loader.exec_module(module)
     except SymacctError:
         raise

@@ -299,7 +299,7 @@ def plain_item(tensor: torch.Tensor) -> Any:
         return torch._C.TensorBase.item(tensor)
 
 
-LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")  # they log what the trace handles
+LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "transformers")  # they log what is handled here
 
 
 def dropout_owner() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,7 +93,8 @@ def _settle(trace: Trace, sizes: SymbolicSizes) -> None:
 def _guarding_user_code(source: ModelSource, doing: str) -> Iterator[None]:
     """Whatever the user's code raises becomes one sentence with the user's line."""
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the answer alone
+            yield
     except SymacctError:
         raise
     except Exception as error:
@@ -126,6 +128,8 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
             model = source.model(trace.sizes)
         with _guarding_user_code(source, "inputs(...)"):
             inputs = source.inputs(trace.sizes)
+        if not isinstance(unwrapped(model), torch.nn.Module):
+            raise ModelFileError(f"{source.name}: model(...) returned a {type(model).__name__}; it must return an nn.Module")
         model = private.own_copy(unwrapped(model), fake)
         inputs = private.fake_inputs(inputs, fake)
         model.train(mode == TRAINING)
@@ -225,9 +229,16 @@ def _call(model: torch.nn.Module, inputs: Any, **more: Any) -> Any:
     return model(*inputs, **more) if isinstance(inputs, tuple) else model(inputs, **more)
 
 
+def _kind(given: Any) -> str:
+    return f"one with {given.dim()}" if isinstance(given, torch.Tensor) else f"a {type(given).__name__}"
+
+
 def _loss_of(source: ModelSource, output: Any, sizes: Any, inputs: Any) -> torch.Tensor:
     if source.loss is not None:
-        return source.loss(output, sizes, inputs)
+        given = source.loss(output, sizes, inputs)
+        if not isinstance(given, torch.Tensor) or given.dim():
+            raise ModelFileError(f"{source.name}: loss(...) must return a tensor without dimensions, not {_kind(given)}")
+        return given
     own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
         return own

@@ -25,6 +25,6 @@ class ModelSource:
     values: dict[str, int] = field(default_factory=dict)  # a ready --at: a config's own numbers
     structural: tuple[str, ...] = ()  # symbols that Python consumes, such as a depth
     periods: dict[str, int] = field(default_factory=dict)  # {"L": 2} where layers alternate
-    cache: Callable[[nn.Module, Mapping[str, Any]], dict[str, Any]] | None = None  # keyword -> an empty cache to fill
+    cache: Callable[[nn.Module, Mapping[str, Any]], dict[str, Any]] | None = None  # keyword -> an empty cache
     prompt: Callable[[Mapping[str, Any]], Any] | None = None  # what inference reads; None: the inputs
     modules: tuple[str, ...] = ()  # names of the modules that hold the model's own code

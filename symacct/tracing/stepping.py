@@ -28,11 +28,15 @@ ONE = Unknown(1.0)
 
 
 def number_of(value: Any) -> Any:
-    """An optimizer's step count, learning rate or decay as a number, without an op that reads it."""
+    """An optimizer's step count, learning rate or decay as a number, without an op that reads it.
+
+    A count is that of the first step, so that a graph does not tell how many came before. Costs depend
+    on none, but for RAdam's rectification, which begins at the sixth step and is left out.
+    """
     if not isinstance(value, FakeTensor):
         return value.item() if isinstance(value, torch.Tensor) else value
     constant = private.constant_of(value)
-    return ONE if constant is None else private.plain_item(constant)
+    return ONE if constant is None else min(private.plain_item(constant), 1.0)
 
 
 @contextlib.contextmanager
