@@ -12,7 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 dims = {"B": 2, "T": 12, "V": 96, "L": 2, "d": 32, "h": 3, "f": 80}
-dims |= {"d_h": 10, "d_r": 4, "d_v": 14, "d_c": 18, "d_q": 24}
+dims |= {"d_h": 10, "d_r": 4, "d_v": 12, "d_c": 18, "d_q": 24}
 meanings = {
     "B": "batch size",
     "T": "sequence length",

@@ -61,7 +61,7 @@ def ran(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("number", range(len(blocks("console"))))
 def test_sessions_print_what_they_say(number, same, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("COLUMNS", "124")
     block = blocks("console")[number]
     commands = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
     assert commands

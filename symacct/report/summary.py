@@ -166,8 +166,9 @@ def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
     yield _total(answer, label, "", largest, size)
     where = next((name for name, live in answer.ledger.graph.peak or () if answer.under(live) == largest), "")
     node = next((p.node for p in answer.ledger.graph.placed() if p.node.name == where), None)
-    place = f"at {node.op.removeprefix('aten.')} in {node.module or 'the model'}, {node.phase}; " if node else ""
-    yield Total("", f"  {place}the largest of {len(places)} forms")
+    within = f" in {node.module}" if node and node.module else ""
+    place = f"at {node.op.removeprefix('aten.')}{within}, {node.phase}; " if node else ""
+    yield Total("", f"  {place}one of {len(places)} forms")
 
 
 def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[int], str]) -> Total:

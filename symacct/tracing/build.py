@@ -180,7 +180,7 @@ class Builder:
         names = list(self.source.dims)
         if trace is None:
             return self.sampled_in or Domain(tuple(names))
-        return domain_of(trace.guards, trace.merged, names)
+        return _freed(domain_of(trace.guards, trace.merged, names), pins)
 
     def _with_periods(self, domain: Domain) -> Domain:
         """The domain with the depths that whole groups of layers make."""
@@ -327,6 +327,13 @@ class Builder:
         raise TraceError(
             f"{self.source.name}: the ops that run depend on sizes in a way that is not understood; at other sizes: {reasons[0] if reasons else 'none could be tried'}"
         )
+
+
+def _freed(domain: Domain, pins: list[Pin]) -> Domain:
+    """The domain with pinned sizes back in its branches: what the run compared with 4 was E, pinned to 4."""
+    back = {sp.Integer(pin.value): symbol(pin.expression) for pin in pins if pin.expression in domain.names}
+    freed = [replace(a, left=a.left.xreplace(back)) if a.kind == "branch" else a for a in domain.assumptions]
+    return Domain(domain.names, tuple(a for a in freed if a.kind != "branch" or a.left not in (sp.true, sp.false)))
 
 
 def _numeric(a: Assumption) -> bool:
