@@ -216,7 +216,7 @@ def test_the_region_of_a_relative_error_is_exact(percent, limit):
 @pytest.mark.parametrize(
     "claim",
     [
-        "flops.step = __import__('os').system('touch /tmp/x')",
+        "flops.step = __import__('os').system('touch x')",
         "flops.step = " + "(" * 500 + "d" + ")" * 500,
         "flops.step = 9**9**9**9",
         "flops.step = (B + T + V + L + d + h + f)**60 * (B + T)**4",
