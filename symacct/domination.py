@@ -52,16 +52,24 @@ def _terms(expr: Expr) -> Iterator[tuple[dict[Expr, int], Fraction]]:
         yield {base: exponent.p for base, exponent in powers}, Fraction(coeff.p, coeff.q)
 
 
-def _points(width: int) -> list[tuple[Fraction, ...]]:
+def _points(width: int) -> list[tuple[int, ...]]:
     """Values for the bases, from 1: one of them large, then random ones."""
     rng = random.Random(0)
-    single = [tuple(Fraction(_LARGE if i == j else 1) for j in range(width)) for i in range(width)]
-    numbers = iter(lambda: Fraction(rng.randint(1, 1 << rng.randint(0, 12))), None)
+    single = [tuple(_LARGE if i == j else 1 for j in range(width)) for i in range(width)]
+    numbers = iter(lambda: rng.randint(1, 1 << rng.randint(0, 12)), None)
     return single + [tuple(islice(numbers, width)) for _ in range(_SAMPLES)]
 
 
-def _at(terms: dict[Exponents, Fraction], point: tuple[Fraction, ...]) -> Fraction:
-    return sum(coeff * prod(map(pow, point, exponents)) for exponents, coeff in terms.items())
+def _at(terms: dict[Exponents, Fraction], point: tuple[int, ...]) -> Fraction:
+    """The value at a point; whole numbers stay whole, for speed."""
+    total = Fraction(0)
+    whole = 0
+    for exponents, coeff in terms.items():
+        if coeff.denominator == 1 and min(exponents, default=0) >= 0:
+            whole += coeff.numerator * prod(base**e for base, e in zip(point, exponents, strict=True) if e)
+        else:
+            total += coeff * prod(Fraction(base) ** e for base, e in zip(point, exponents, strict=True))
+    return total + whole
 
 
 def _reaches(a: _Candidate, b: _Candidate, bases: list[Expr]) -> bool:

@@ -7,6 +7,7 @@ function of the size; nested sizes fold one after the other, the outermost first
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import sympy as sp
 from symacct.errors import TraceError
 from symacct.symbols import symbol
 
+_ENDING = re.compile(r"\d+\Z")
 Key = tuple[Any, ...]
 Point = tuple[tuple[str, int], ...]
 
@@ -155,10 +157,10 @@ def _rotation(items: tuple[Item, ...], begin: int, length: int, copies: int, sla
 
 
 def _index(path: str, later: str) -> int | None:
-    """The first module index in which two copies of a node differ, as the earlier one has it."""
+    """The first index in which the module paths of two copies of a node differ, as the earlier one has it."""
     for mine, other in zip(path.split("."), later.split("."), strict=False):
-        if mine != other and mine.isdigit() and other.isdigit():
-            return int(mine)
+        if mine != other and _ENDING.search(mine) and _ENDING.search(other):
+            return int(_ENDING.search(mine).group())
     return None
 
 

@@ -11,7 +11,7 @@ import sympy as sp
 
 from symacct.folding import Item as Folded
 from symacct.folding import Leaf, leaves, locate
-from symacct.records import Record, Trace, Use, Value
+from symacct.records import Record, Trace, Use, Value, loosened
 from symacct.symbols import symbol
 
 PARTED = ("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")  # ops with as many outputs as there are parts
@@ -20,12 +20,16 @@ Position = tuple[int, ...]
 Group = tuple[Position, int]
 
 
-def leaves_of(trace: Trace) -> list[Leaf]:
-    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed."""
+def leaves_of(trace: Trace, loose: bool = False) -> list[Leaf]:
+    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed.
+
+    `loose`: layers may be told by names that end in digits, not only by the indices of a list.
+    """
     owned = {out.id for record in trace.records if record.op == "parameter" for out in record.outputs}
 
     def key(record: Record) -> tuple[str, ...]:
-        return (*record.key, *(name for name, part in record.arguments if isinstance(part, Use) and part.value in owned))
+        parts = (*record.key, *(name for name, part in record.arguments if isinstance(part, Use) and part.value in owned))
+        return (*parts[:2], loosened(parts[2]), loosened(parts[3]), *parts[4:]) if loose else parts
 
     return [Leaf(key(record), record.module or record.name) for record in trace.records]
 
@@ -41,9 +45,10 @@ class Run:
     groups: dict[int, list[list[int]]] = field(default_factory=dict)
     owner: dict[int, int] = field(default_factory=dict)
     values: dict[int, Value] = field(default_factory=dict)
+    loose: bool = False
 
     def __post_init__(self) -> None:
-        places = locate(self.items, leaves_of(self.trace), self.trace.sizes)
+        places = locate(self.items, leaves_of(self.trace, self.loose), self.trace.sizes)
         self.trace = _named_by_place(self.trace, [position for position, _ in places])
         for (position, iteration), record in zip(places, self.trace.records, strict=True):
             self.at.setdefault(position, []).append((iteration, record))

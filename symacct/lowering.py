@@ -30,7 +30,7 @@ from symacct.located import (
     numel,
     total_of,
 )
-from symacct.records import Record, Use, template
+from symacct.records import Record, Use, loosened, template
 from symacct.symbols import symbol
 
 Expr = sp.Expr
@@ -99,7 +99,7 @@ class Lowering:
         paths = [path.split(".") for path in sorted(found)]
         if len({len(path) for path in paths}) > 1:
             return template(min(found))
-        return ".".join(parts[0] if len(set(parts)) == 1 else template(parts[0]) for parts in zip(*paths, strict=True))
+        return ".".join(parts[0] if len(set(parts)) == 1 else loosened(parts[0]) for parts in zip(*paths, strict=True))
 
     # Quantities
 

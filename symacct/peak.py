@@ -41,10 +41,14 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
         return None
     timelines = [_Timeline(run, names, storages, sizes) for run in runs]
     candidates: dict[Expr, str] = {}
+    known: dict[bytes, Expr | None] = {}
     for place, name in names.items():
         for corner in product((0, -1), repeat=_depth(runs[0].items, place)):
             counts = [t.counts(place, corner) for t in timelines]
-            live = _fitted(counts, timelines, structural, sizes)
+            seen = b"|".join(b"" if c is None else c.tobytes() for c in counts)
+            if seen not in known:  # most ops make nothing and free nothing: their places look alike
+                known[seen] = _fitted(counts, timelines, structural, sizes)
+            live = known[seen]
             if live is None:
                 return None
             candidates.setdefault(live, name)

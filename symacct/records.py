@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+_ENDING = re.compile(r"\d+(?=\.|$)")
 INDEXED = re.compile(r"(?<![^.])\d+(?![^.])|(?<=_l)\d+")
 
 
@@ -83,3 +84,8 @@ class Trace:
 def template(path: str) -> str:
     """A path without its indices: `blocks.3.attn` as `blocks.*.attn`, `weight_ih_l0` as `weight_ih_l*`."""
     return INDEXED.sub("*", path)
+
+
+def loosened(path: str) -> str:
+    """A path without the digits that end its parts: `layer_3.fc1` as `layer_*.fc*`, for layers that no list holds."""
+    return _ENDING.sub("*", path)

@@ -22,6 +22,7 @@ from symacct.tracing.inference import in_mode
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
+from symacct.tracing.structure import depth_of_growth, freed, numeric, orders
 
 _SEED = 20_011
 _CHECKS = 2
@@ -39,6 +40,7 @@ class Builder:
     remarks: list[str] = field(default_factory=list)
     _runs: dict[tuple[tuple[str, int], ...], Trace] = field(default_factory=dict)
     _bases: dict[str, int] = field(default_factory=dict)
+    _loose: bool = False
     _recorded: Trace | None = None
     sampled_in: Domain | None = None  # no symbolic run then: every size is lifted from runs at points of this domain
 
@@ -58,7 +60,7 @@ class Builder:
         items = self._fold(structural)
         domain = self._with_periods(domain)
         located = self._locate_symbolic(symbolic, items, structural)
-        runs = [Run(t, items) for t in self._grid(structural)]
+        runs = [Run(t, items, loose=self._loose) for t in self._grid(structural)]
         runs += self._sampled(domain, items, structural, _CHECKS, _SEED)
         lowering = Lowering(
             located, runs, domain, [pin.expression for pin in pins],
@@ -68,7 +70,7 @@ class Builder:
         self.remarks += kinds(made, structural)
         return Graph(
             target=target, mode=self.mode, device=self.device, symbols=symbols_of(made, in_mode(self.source, self.mode)),
-            assumptions=tuple(a for a in domain.assumptions if not _numeric(a)), items=made, values=dict(self.source.values),
+            assumptions=tuple(a for a in domain.assumptions if not numeric(a)), items=made, values=dict(self.source.values),
             remarks=tuple(self.remarks), storages=lowering.storages, kept=self._kept(lowering),
             peak=self._peak(lowering, structural),
         )
@@ -180,7 +182,7 @@ class Builder:
         names = list(self.source.dims)
         if trace is None:
             return self.sampled_in or Domain(tuple(names))
-        return _freed(domain_of(trace.guards, trace.merged, names), pins)
+        return freed(domain_of(trace.guards, trace.merged, names), pins)
 
     def _with_periods(self, domain: Domain) -> Domain:
         """The domain with the depths that whole groups of layers make."""
@@ -206,7 +208,7 @@ class Builder:
             except ModelFileError:
                 continue
             if [r.key for r in short.records] != [r.key for r in long.records]:
-                found.append((name, _depth_of_growth(short, long)))
+                found.append((name, depth_of_growth(short, long)))
         return tuple(name for name, _ in sorted(found, key=lambda pair: (pair[1], list(self.source.dims).index(pair[0]))))
 
     def _base(self, structural: tuple[str, ...]) -> dict[str, int]:
@@ -222,9 +224,9 @@ class Builder:
             return tuple(leaves_of(self.concrete(example)))
 
         def runs(point: Mapping[str, int]) -> list[Leaf]:
-            return leaves_of(self.concrete({**example, **point}))
+            return leaves_of(self.concrete({**example, **point}), self._loose)
 
-        problem: TraceError | None = None
+        problem, given = None, self.source.periods
         for period in (None, *((2, 3, 4) if len(structural) == 1 and not self.source.periods else ())):
             if period is not None:  # layers that alternate repeat in groups
                 self._alternate(structural[0], period)
@@ -233,8 +235,10 @@ class Builder:
             except TraceError as error:
                 problem = problem or error
         assert problem is not None
-        self.source, self._bases = replace(self.source, periods={}), {}
-        raise problem
+        if self._loose:
+            raise problem
+        self.source, self._bases, self._loose = replace(self.source, periods=given), {}, True
+        return self._fold(structural)
 
     def _alternate(self, name: str, period: int) -> None:
         """Take layers in groups of `period`, at depths that are what the example's is, modulo the period."""
@@ -247,7 +251,7 @@ class Builder:
         steps = {name: self.source.periods.get(name, 1) for name in structural}
         problem: TraceError | None = None
         for _ in range(3):
-            for order in _orders(structural):
+            for order in orders(structural):
                 try:
                     items = fold(runs, base, {name: steps[name] for name in order})
                 except TraceError as error:
@@ -274,7 +278,7 @@ class Builder:
         if trace is None:
             return None
         try:
-            shallow = Run(trace, items)
+            shallow = Run(trace, items, loose=self._loose)
         except TraceError:
             shallow = None
         if shallow is not None and shallow.complete:
@@ -282,7 +286,7 @@ class Builder:
         base = self._base(structural)
         try:
             deeper = trace_symbolic(self.source, self.mode, self.device, base)
-            return Run(deeper, items)
+            return Run(deeper, items, loose=self._loose)
         except SymacctError as error:
             self.remarks.append(f"the symbolic run takes another way than a concrete one ({error}); every size was lifted from concrete runs")
             return None
@@ -291,7 +295,7 @@ class Builder:
         """Runs at random sizes of the domain, none of which went into the symbolic run."""
         if not self.source.dims:
             return []
-        domain = Domain(domain.names, tuple(a for a in domain.assumptions if not _numeric(a)))
+        domain = Domain(domain.names, tuple(a for a in domain.assumptions if not numeric(a)))
         base = self._base(structural)
         found: list[Run] = []
         reasons: list[str] = []
@@ -313,7 +317,7 @@ class Builder:
                 reasons.append(str(error))
                 continue
             try:
-                found.append(Run(trace, items))
+                found.append(Run(trace, items, loose=self._loose))
             except TraceError as error:
                 if domain.generic(point):
                     at = ", ".join(f"{name} = {value}" for name, value in point.items())
@@ -327,24 +331,3 @@ class Builder:
         raise TraceError(
             f"{self.source.name}: the ops that run depend on sizes in a way that is not understood; at other sizes: {reasons[0] if reasons else 'none could be tried'}"
         )
-
-
-def _freed(domain: Domain, pins: list[Pin]) -> Domain:
-    """The domain with pinned sizes back in its branches: what the run compared with 4 was E, pinned to 4."""
-    back = {sp.Integer(pin.value): symbol(pin.expression) for pin in pins if pin.expression in domain.names}
-    freed = [replace(a, left=a.left.xreplace(back)) if a.kind == "branch" else a for a in domain.assumptions]
-    return Domain(domain.names, tuple(a for a in freed if a.kind != "branch" or a.left not in (sp.true, sp.false)))
-
-
-def _numeric(a: Assumption) -> bool:
-    """Whether an assumption speaks of a pinned size's example rather than of symbols alone."""
-    return a.kind == "divides" and a.left.is_number
-
-
-def _depth_of_growth(short: Trace, long: Trace) -> int:
-    """Minus the number of records that one more step brings: the outer loop brings more."""
-    return -(len(long.records) - len(short.records))
-
-
-def _orders(structural: tuple[str, ...]) -> list[tuple[str, ...]]:
-    return [structural] if len(structural) < 2 else [structural, tuple(reversed(structural))]
