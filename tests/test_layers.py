@@ -17,7 +17,7 @@ ORDER = """
     records folding graph domain lifting located lowering peak storage
     rules conventions account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
-    derive certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check plan explain diff tables report latex
+    derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check plan explain diff tables report latex
     claims api testing cli __main__
 """.split()
 

@@ -15,17 +15,25 @@ from symacct.cli.options import answer_of, debug, formats, priced, sized, traced
     "--op", default="", metavar="PATTERN", help="Only ops that contain this, or fit it with * and ?."
 )
 @click.option("--module", default="", metavar="PATTERN", help="Only modules that contain this, or fit it.")
+@click.option("--ancestors", default="", metavar="NODE", help="Only what the node of this name comes from.")
+@click.option("--critical-path", is_flag=True, help="Only the longest chain of dependent work; asks for --at.")
 @traced
 @sized
 @priced
 @formats("text", "json")
 @debug
-def explain(target: str, form: str, op: str, module: str, **options: Any) -> int:
+def explain(target: str, form: str, op: str, module: str, ancestors: str, critical_path: bool, **options: Any) -> int:
     """Explain TARGET node by node: module, op, line, tensors, FLOPs, and the law that prices it."""
     from symacct.report.explained import as_json, as_text, lines
 
     answer = answer_of(target, options)
     found = lines(answer.ledger, op, module)
+    if ancestors or critical_path:
+        from symacct import paths
+
+        chosen = paths.ancestors(answer.ledger.graph, ancestors) if ancestors else paths.critical_path(answer.ledger, answer.sizes)[0]
+        names = {place.node.name for place in chosen}
+        found = [line for line in found if line.place.node.name in names]
     if form == "json":
         click.echo(as_json(answer, found))
         return 0
