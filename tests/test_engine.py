@@ -11,6 +11,7 @@ import pytest
 import torch
 from engine_models import MODELS, PERIODS, DenseLists
 from small_models import SPELLINGS, LanguageModel, linear, randn
+from torch import nn
 
 import symacct
 from symacct.errors import TraceError
@@ -257,3 +258,44 @@ def test_sizes_of_a_trillion():
 def test_unused_sizes_may_stay():
     ledger = symacct.derive(model=lambda: linear(4, 4), inputs=lambda B: randn(B, 4), dims={"B": 2, "Q": 3})
     assert ledger.at(B=5)["flops.forward"] == 160
+
+
+class Doubling(nn.Module):
+    """A branch on a constant that happens to be the example's depth."""
+
+    def __init__(self, L, d):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(L))
+
+    def forward(self, x):
+        if x.shape[1] > 4:
+            x = x * 2
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_constant_that_equals_the_examples_depth_stays_a_constant():
+    ledger = symacct.derive(
+        model=lambda L, d: Doubling(L, d), inputs=lambda B, T, d: torch.randn(B, T, d), dims={"B": 3, "T": 12, "L": 4, "d": 8}, mode="forward"
+    )
+    assert [a.text for a in ledger.graph.assumptions] == ["T > 4"]
+
+
+class Chosen(nn.Module):
+    """The k best of E experts that Python loops over: E is pinned, and yet topk asks for k <= E."""
+
+    def __init__(self, E, d):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(d, d) for _ in range(E))
+
+    def forward(self, x, k):
+        scores = torch.stack([expert(x).sum(-1) for expert in self.experts], -1)
+        return scores.topk(k, -1).values
+
+
+def test_a_number_that_moves_with_a_pinned_size_is_that_size():
+    ledger = symacct.derive(
+        model=lambda E, d: Chosen(E, d), inputs=lambda B, d, k: (torch.randn(B, d), k), dims={"B": 5, "d": 8, "E": 6, "k": 2}, mode="forward"
+    )
+    assert [a.text for a in ledger.graph.assumptions] == ["k <= E"]

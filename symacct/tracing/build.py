@@ -22,7 +22,7 @@ from symacct.tracing.inference import in_mode
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
-from symacct.tracing.structure import depth_of_growth, freed, numeric, orders
+from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, speaks_of
 
 _SEED = 20_011
 _CHECKS = 2
@@ -182,7 +182,21 @@ class Builder:
         names = list(self.source.dims)
         if trace is None:
             return self.sampled_in or Domain(tuple(names))
-        return freed(domain_of(trace.guards, trace.merged, names), pins)
+        domain = domain_of(trace.guards, trace.merged, names)
+        for pin in pins:
+            if pin.expression in names and speaks_of(domain, pin):
+                domain = self._freed(domain, pin, pins)
+        return domain
+
+    def _freed(self, domain: Domain, pin: Pin, pins: list[Pin]) -> Domain:
+        """The domain as a run at another value of a pinned size tells it; as it stands where there is no such run."""
+        value = pin.value + self.source.periods.get(pin.expression, 1)
+        fixed = {other.expression: other.value for other in pins if other.expression in self.source.dims} | {pin.expression: value}
+        try:
+            other = trace_symbolic(self.source, self.mode, self.device, fixed)
+        except SymacctError:
+            return domain
+        return freed(domain, pin, value, domain_of(other.guards, other.merged, domain.names))
 
     def _with_periods(self, domain: Domain) -> Domain:
         """The domain with the depths that whole groups of layers make."""

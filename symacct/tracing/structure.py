@@ -12,11 +12,25 @@ from symacct.records import Pin, Trace
 from symacct.symbols import symbol
 
 
-def freed(domain: Domain, pins: list[Pin]) -> Domain:
-    """The domain with pinned sizes back in its branches: what the run compared with 4 was E, pinned to 4."""
-    back = {sp.Integer(pin.value): symbol(pin.expression) for pin in pins if pin.expression in domain.names}
-    freed = [replace(a, left=a.left.xreplace(back)) if a.kind == "branch" else a for a in domain.assumptions]
-    return Domain(domain.names, tuple(a for a in freed if a.kind != "branch" or a.left not in (sp.true, sp.false)))
+def speaks_of(domain: Domain, pin: Pin) -> bool:
+    """Whether a branch of the domain holds the number that a size is pinned to: it may be the size, or a constant."""
+    return any(a.kind == "branch" and sp.Integer(pin.value) in a.left.atoms(sp.Integer) for a in domain.assumptions)
+
+
+def freed(domain: Domain, pin: Pin, value: int, elsewhere: Domain) -> Domain:
+    """The domain with a pinned size back in those branches whose number moved with it in a run at another `value`.
+
+    A branch that says the same there compares with a constant, and stays.
+    """
+    met = {a.left for a in elsewhere.assumptions if a.kind == "branch"}
+
+    def back(a: Assumption) -> Assumption:
+        moved = a.left.xreplace({sp.Integer(pin.value): sp.Integer(value)}) if a.kind == "branch" else a.left
+        if a.kind != "branch" or moved == a.left or a.left in met or moved not in met:
+            return a
+        return replace(a, left=a.left.xreplace({sp.Integer(pin.value): symbol(pin.expression)}))
+
+    return Domain(domain.names, tuple(back(a) for a in domain.assumptions))
 
 
 def numeric(a: Assumption) -> bool:
