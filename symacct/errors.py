@@ -40,6 +40,10 @@ class SizeError(SymacctError, ValueError):
     """Numbers for symbols that are missing, not positive integers, or outside the formula's domain."""
 
 
+class DeviceError(SymacctError, LookupError):
+    """A device that is not known, or a figure that it does not have."""
+
+
 class Unsupported(SymacctError, NotImplementedError):
     """Something that symacct cannot do for this model, with the place that prevents it."""
 
