@@ -10,6 +10,7 @@ from typing import Any
 import sympy as sp
 
 from symacct.conventions import Convention
+from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import SOURCES, Graph, Placed, Ref, Tensor, total_over
@@ -87,14 +88,11 @@ class Ledger:
 
     def counted(self, entry: Entry, convention: Convention | None = None) -> Expr:
         """The model FLOPs of an entry under the convention: without what only the hardware repeats."""
-        now = convention or self.convention
-        product = entry.product - entry.recomputed
-        if entry.causal is not None and now.attention != "full":
-            product = product / 2 if now.attention == "half" else entry.causal
-        total = product
-        if now.count == "all":
-            total = total + entry.elementwise + entry.reduction + entry.transcendental
-        return total / 2 if now.unit == "MAC" else total
+        return model_flops(entry, convention or self.convention, self._tensors)
+
+    def repeated(self, entry: Entry) -> Expr:
+        """The products of an entry that only the hardware repeats, under the convention."""
+        return repeated_flops(entry, self.convention)
 
     def under(self, convention: Convention) -> Ledger:
         """The same entries counted under another convention."""
@@ -149,6 +147,10 @@ class Ledger:
         return {key: value for key, value in found.items() if value is not None}
 
     @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return self.graph.tensors()
+
+    @cached_property
     def _uncounted(self) -> tuple[dict[str, Expr | None], dict[str, Expr | None]]:
         """The formulas that are the same under every convention: parameters, and bytes."""
         return self._params(), self._bytes()
@@ -171,17 +173,15 @@ class Ledger:
         found: dict[str, Expr | None] = {"flops.forward": forward}
         if self.graph.mode != "train":
             return found
-        backward = self.flops(["backward"]) if self.convention.backward == "traced" else sp.expand(2 * forward)
-        extra = self.flops(["recompute"]) + add(self._scaled(e.recomputed) for e in self.entries)
+        times = self.convention.forwards
+        backward = self.flops(["backward"]) if times is None else sp.expand(times * forward)
+        extra = self.flops(["recompute"]) + add(map(self.repeated, self.entries))
         return found | {
             "flops.backward": backward,
             "flops.step": sp.expand(forward + backward),
             "flops.hardware": sp.expand(forward + backward + extra),
             "flops.optimizer": self.flops(["optimizer"]),
         }
-
-    def _scaled(self, product: Expr) -> Expr:
-        return product / 2 if self.convention.unit == "MAC" else product
 
     def _bytes(self) -> dict[str, Expr | None]:
         graph = self.graph

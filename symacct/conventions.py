@@ -14,7 +14,8 @@ class Convention:
     """How to count. `unit` FLOP (2 per multiply-add) or MAC; `count` products, or all kinds of arithmetic.
 
     `attention`: the full square of a causal mask, its half, or exactly the unmasked pairs. `backward`: as traced, or
-    twice the forward. `params`: which N stands in 6·N·D.
+    twice or once the forward. `params`: which N stands in 6·N·D. `charges`: FLOPs an element that products leave out
+    (symacct.charges says for what); `count = all` takes the rules' own numbers in their place.
     """
 
     name: str = "symacct"
@@ -23,6 +24,7 @@ class Convention:
     attention: str = "full"
     backward: str = "traced"
     params: str = "all"
+    charges: tuple[tuple[str, int], ...] = ()
     source: str = "multiply-add = 2 FLOPs, products only, as in torch.utils.flop_counter"
 
     @property
@@ -31,35 +33,49 @@ class Convention:
         unit = "multiply-add = 2 FLOPs" if self.unit == "FLOP" else "multiply-add = 1 MAC"
         count = "products only" if self.count == "products" else "all arithmetic"
         square = {"full": "full attention square", "half": "half the causal square", "exact": "exact causal triangle"}
-        tail = ", backward = 2 × forward" if self.backward == "twice" else ""
+        tail = {"twice": ", backward = 2 × forward", "once": ", backward = forward"}.get(self.backward, "")
+        if self.charges and self.count == "products":
+            each = ", ".join(f"{name} {number}" for name, number in self.charges if name != "lookup")
+            dense = " and dense lookups" if "lookup" in dict(self.charges) else ""
+            count = f"products{dense}, per element {each}"
         return f"{count}, {unit}, {square[self.attention]}{tail}"
+
+    @property
+    def forwards(self) -> int | None:
+        """How many times the forward a backward is; None where it counts as traced."""
+        return {"twice": 2, "once": 1}.get(self.backward)
 
     def as_json(self) -> dict[str, str]:
         """The switches as the JSON contract lists them."""
-        return {
+        found = {
             "name": self.name, "unit": self.unit, "count": self.count, "attention": self.attention,
             "backward": self.backward, "params": self.params,
         }
+        return found | ({"charges": ", ".join(f"{name} {n}" for name, n in self.charges)} if self.charges else {})
 
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "unit": ("FLOP", "MAC"),
     "count": ("products", "all"),
     "attention": ("full", "half", "exact"),
-    "backward": ("traced", "twice"),
+    "backward": ("traced", "twice", "once"),
     "params": ("all", "trainable", "active", "non-embedding", "matmul"),
 }
 
+_ELECTRA = (
+    ("lookup", 2), ("bias", 1), ("addition", 1), ("scaling", 1), ("softmax", 5), ("log-softmax", 5), ("norm", 5),
+    ("dropout", 4), ("activation", 8), ("target", 2),
+)
 _ROWS = (
     Convention(),
     Convention("kaplan", attention="half", backward="twice", params="non-embedding", source="Kaplan et al. 2020, Table 1"),
-    Convention("chinchilla", backward="twice", source="Hoffmann et al. 2022, Appendix F"),
+    Convention("chinchilla", backward="twice", charges=(("lookup", 2), ("softmax", 3)), source="Hoffmann et al. 2022, Appendix F"),
     Convention("palm", backward="twice", params="all", source="Chowdhery et al. 2022, Appendix B"),
     Convention("megatron", backward="twice", source="Narayanan et al. 2021, eq. 3"),
     Convention("nanogpt", backward="twice", source="karpathy/nanoGPT, transformer_sizing.ipynb"),
     Convention("llm.c", attention="half", backward="twice", source="karpathy/llm.c, train_gpt2.cu"),
     Convention("timm", unit="MAC", source="huggingface/pytorch-image-models, results (GMACs)"),
-    Convention("electra", count="all", backward="twice", source="google-research/electra, flops_computation.py"),
+    Convention("electra", backward="once", charges=_ELECTRA, source="google-research/electra, flops_computation.py"),
     Convention("flash", attention="half", source="Dao 2023, FlashAttention-2, section 4.1"),
 )
 NAMED: Mapping[str, Convention] = {row.name: row for row in _ROWS}

@@ -15,7 +15,7 @@ ORDER = """
     errors amounts dtypes symbols
     domination formula_text formula_reader canonical integer_program evaluation vectorised expressions
     records folding graph domain lifting located lowering deaths peak storage liveness
-    rules charges conventions account ledger memory closed_forms catalogue
+    rules charges conventions variants counting account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
     derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check devices plan explain diff tables report latex
     claims api testing cli __main__

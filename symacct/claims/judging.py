@@ -14,7 +14,7 @@ from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
 from symacct.claims.leading import Regime, regions, split_orders, stated, usual
 from symacct.claims.names import Names, mapping
-from symacct.claims.parts import Part, idle_parts, parts_of
+from symacct.claims.parts import Part, idle_parts, parts_of, unrepeated_parts
 from symacct.claims.reading import read
 from symacct.claims.verdict import Term, Verdict
 from symacct.claims.witness import plain, ratio_hint, smallest
@@ -231,9 +231,14 @@ class _Judge:
         return Attribution(mine, its, self._parts(case), self._counted(case)).terms()
 
     def _counted(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
-        """What the N of the right side counts beyond products, times what it is multiplied with."""
+        """What the N of the right side counts beyond products, times what it is multiplied with.
+
+        Of hardware FLOPs: what a claim that repeats a whole block counts beyond what its checkpoint runs again.
+        """
         setting, claim = self.setting, self.setting.claim
         right = sp.expand(claim.right)
+        if set(claim.keys.values()) == {"flops.hardware"} and not claim.counts:
+            return self._spared(case)
         factor = sum((right.coeff(stand, 1) for stand in claim.counts), sp.Integer(0))
         if factor == 0:
             return []
@@ -241,6 +246,16 @@ class _Judge:
             (part, coefficients(setting.under(part.value * factor, case.supposed)))
             for part in idle_parts(case.ledger)
         ]
+
+    def _spared(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
+        """The products that no checkpoint repeats and that are as much as the claim has too much."""
+        derived, claim = self.setting.sides(case)
+        over = coefficients(claim - derived)
+        found = [
+            (part, coefficients(self.setting.under(part.value, case.supposed)))
+            for part in unrepeated_parts(case.ledger)
+        ]
+        return [(part, terms) for part, terms in found if any(over.get(b) == n for b, n in terms.items())]
 
     def _parts(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
         """The parts of the keys on the left, and of N there, times what the claim multiplies them with."""

@@ -80,15 +80,35 @@ def _share(place: Placed, out: Tensor) -> Expr:
 
 
 def _flops(ledger: Ledger, key: str) -> Iterator[Part]:
-    twice = ledger.convention.backward == "twice" and key != "flops.optimizer"
-    phases = _PHASES["flops.forward"] if twice else _PHASES[key]
-    factor = {"flops.backward": 2, "flops.step": 3, "flops.hardware": 3}.get(key, 1) if twice else 1
+    times = ledger.convention.forwards if key != "flops.optimizer" else None
+    hardware = key == "flops.hardware"
+    phases = _PHASES[key] if times is None else _PHASES["flops.forward"]
+    whole = 1 + (times or 0)
+    factor = {"flops.backward": times or 1, "flops.step": whole, "flops.hardware": whole}.get(key, 1)
     for entry in ledger.entries:
-        if entry.phase in phases:
+        value = factor * ledger.counted(entry) if entry.phase in phases else sp.Integer(0)
+        if hardware and entry.phase == "recompute" and times is not None:
             value = ledger.counted(entry)
-            if key == "flops.hardware":
-                value = value + entry.recomputed
-            yield _at(entry.place, factor * value)
+        if hardware:
+            value = value + ledger.repeated(entry)
+        yield _at(entry.place, value)
+
+
+def unrepeated_parts(ledger: Ledger) -> list[Part]:
+    """Forward products that a checkpoint around them does not run again: nothing behind them needs their result."""
+    again = {(e.module, e.place.node.source) for e in ledger.entries if e.phase == "recompute" and e.product != 0}
+    inside = {_block(module) for module, _ in again}
+    found = []
+    for entry in ledger.entries:
+        left_out = entry.phase == "forward" and entry.product != 0 and _block(entry.module) in inside
+        if left_out and (entry.module, entry.place.node.source) not in again:
+            part = _at(entry.place, ledger.counted(entry))
+            found.append(replace(part, meaning=f"not run again: the checkpoint stops before it; {part.meaning}"))
+    return found
+
+
+def _block(module: str) -> tuple[str, ...]:
+    return tuple(module.split(".")[:2])
 
 
 def _at(place: Placed, value: Expr) -> Part:

@@ -169,8 +169,8 @@ def _remark(answer: Answer) -> str:
     """What the ops of a step hold, where that is not what the convention calls a step."""
     convention = answer.ledger.convention
     found = [", the optimizer's ops included"] if convention.count == "all" else []
-    twice = convention.backward == "twice" and answer.ledger.graph.mode == "train"
-    return "".join([*found, ", the backward pass as traced" if twice else ""])
+    told = convention.forwards and answer.ledger.graph.mode == "train"
+    return "".join([*found, ", the backward pass as traced" if told else ""])
 
 
 def by_keys(answer: Answer, keys: Sequence[str]) -> Iterator[Block]:

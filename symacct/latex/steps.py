@@ -63,7 +63,7 @@ def derivation(answer: Answer) -> Iterator[Block]:
     number = 0
     for phase, title, phases, key in _PARTS:
         found = steps(answer, phases)
-        if not found or (phase == "backward" and answer.ledger.convention.backward == "twice"):
+        if not found or (phase == "backward" and answer.ledger.convention.forwards):
             continue
         yield Heading((f"{title}.",), 3)
         rows = [_row(answer, number + at, step) for at, step in enumerate(found, 1)]
@@ -76,8 +76,10 @@ def derivation(answer: Answer) -> Iterator[Block]:
             spans(f"Lines {numbers} add up to ", name, " ", Math(f"= {latex(total, answer.reading)}"), ".")
         )
         number += len(found)
-    if answer.ledger.convention.backward == "twice" and "flops.backward" in answer.formulas:
-        yield Paragraph(("By this convention the backward pass counts twice the forward pass.",))
+    times = answer.ledger.convention.forwards
+    if times and "flops.backward" in answer.formulas:
+        said = "twice" if times == 2 else "as much as"
+        yield Paragraph((f"By this convention the backward pass counts {said} the forward pass.",))
 
 
 def _row(answer: Answer, number: int, step: Step) -> tuple[Text, ...]:
