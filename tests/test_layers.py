@@ -14,10 +14,10 @@ from layers import ROOT, calls, imported, mentions, misplaced, own_imports, priv
 ORDER = """
     errors amounts dtypes symbols
     domination formula_text formula_reader canonical integer_program evaluation vectorised expressions
-    records folding graph domain lifting located lowering deaths peak storage liveness
+    records folding graph domain lifting located lowering deaths peak storage liveness widths
     rules charges conventions variants counting account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
-    derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check devices plan explain diff tables report latex
+    derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check devices parallel plan explain diff tables report latex
     claims api testing cli __main__
 """.split()
 

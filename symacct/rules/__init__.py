@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from symacct.rules import (
     attention,
+    collectives,
     contraction,
     copies,
     draws,
@@ -35,6 +36,7 @@ __all__ = ["RULES", "Cost", "DuplicateRule", "Rule", "find", "price", "rule"]
 
 FILES = (
     attention,
+    collectives,
     contraction,
     copies,
     draws,

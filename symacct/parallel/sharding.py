@@ -1,0 +1,287 @@
+"""One rank's share of a graph: every node with the shapes that one rank sees, and the collectives between the ranks.
+
+The graph is read as a program on global tensors; what is given is how its parameters are divided. Layouts follow op
+by op (`laws`); where an op needs another layout than its operand has, a collective is inserted as a node of its own:
+
+    c10d.all_gather      parts to the whole         c10d.reduce_scatter   summands to parts
+    c10d.all_reduce      summands to the whole      aten.narrow           the whole to a part: nothing is sent
+
+Gradients of whole parameters that end as summands are summed over the ranks, as under sequence parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import sympy as sp
+
+from symacct.domain import Domain
+from symacct.errors import Unsupported
+from symacct.graph import SOURCES, Graph, Item, Loop, Node, Ref, Tensor
+from symacct.parallel.calls import Placing
+from symacct.parallel.layout import SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
+from symacct.parallel.laws import Undivided, layouts_of
+from symacct.symbols import symbol
+from symacct.parallel.products import product  # noqa: F401  registers the laws of products
+
+Expr = sp.Expr
+_POINTS = 4
+_PASSES = ("forward", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What one mesh axis divides: parameters by label, and, if named, the sequence between the divided products.
+
+    `again`: a gathered input of a product is not kept; backward gathers it anew (Megatron). Else it is kept (torch).
+    `tokens`: inputs of whole numbers are divided along the sequence too, as under context parallelism.
+    """
+
+    ranks: Expr
+    params: Mapping[str, Part]
+    sequence: tuple[Expr, ...] = ()
+    again: bool = True
+    tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An op that cannot be divided as asked, and the parameters whose division met there."""
+
+    node: Node
+    why: str
+    origins: tuple[str, ...]
+
+
+@dataclass
+class Sharder:
+    """One walk over a graph. `refusals` and `conditions` tell afterwards what went wrong and what must divide."""
+
+    graph: Graph
+    division: Division
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    conditions: dict[Expr, str] = field(default_factory=dict)
+    refusals: list[Refusal] = field(default_factory=list)
+    met: list[Refusal] = field(default_factory=list)  # the refusals of every try, first ones first
+    kept_as: dict[str, list[str]] = field(default_factory=dict)
+    storages: dict[str, Expr] = field(default_factory=dict)
+    versions: dict[tuple[str, str, Layout], str] = field(default_factory=dict)
+    made: dict[str, Tensor] = field(default_factory=dict)
+    out: list[Item] = field(default_factory=list)
+    forward: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.tensors = self.graph.tensors()
+        self.maker = {out.value: p.node for p in self.graph.placed() for out in p.node.outputs}
+        self.tables: dict[str, str] = {p.node.module: ref.value for p in self.graph.ops if p.node.op == "aten.embedding" for k, ref in p.node.arguments if k == "weight"}
+        self.param_of = {p.node.label: p.node.outputs[0] for p in self.graph.sources("parameter")}
+        domain = Domain(tuple(self.graph.symbols), self.graph.assumptions)
+        drawn = islice(domain.points(7, low=3, high=90_000), _POINTS)
+        self._points = [{symbol(n): sp.Integer(v) for n, v in point.items()} for point in drawn]
+        self._integral: dict[Expr, bool] = {}
+
+    def integral(self, ratio: Expr) -> bool:
+        """Whether a quotient of sizes is an integer wherever the graph's formulas hold, told at points of the domain."""
+        if ratio not in self._integral:
+            self._integral[ratio] = all(ratio.xreplace(point).is_Integer for point in self._points)
+        return self._integral[ratio]
+
+    def items(self) -> tuple[Item, ...]:
+        """The items of one rank's graph."""
+        self.out = []
+        for item in self.graph.items:
+            self._item(item)
+        return tuple(self.out)
+
+    def _item(self, item: Item) -> None:
+        if isinstance(item, Loop):
+            self._loop(item)
+        elif item.op in SOURCES:
+            self._source(item)
+        else:
+            self._node(item)
+
+    # Regions that repeat
+
+    def _loop(self, loop: Loop) -> None:
+        """A region whose carried values have, after it, the layout that they came in with."""
+        carried = {ref.value for node in _nodes(loop.items) for ref in node.refs if ref.back}
+        before, outer = self._state(), self.out
+        guess = {value: self._entering(value, outer) for value in carried}
+        for _ in range(4):
+            self._restore(before)
+            self.out = []
+            self.layouts.update(guess)
+            for item in loop.items:
+                self._item(item)
+            found = {value: self.layouts[value] for value in carried}
+            settled = {value: self._settled_kind(value) if isinstance(x, Summand) else x for value, x in found.items()}
+            if settled == guess:
+                break
+            guess = settled
+        body, self.out = self.out, outer
+        for value in carried:
+            self._enter(value, guess[value])
+        self.out.append(replace(loop, items=tuple(body)))
+
+    def _state(self) -> tuple[Any, ...]:
+        return dict(self.layouts), dict(self.conditions), list(self.refusals), {k: list(v) for k, v in self.kept_as.items()}, dict(self.storages), dict(self.versions), dict(self.made)
+
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        layouts, conditions, refusals, kept, storages, versions, made = state
+        self.layouts, self.conditions, self.refusals = dict(layouts), dict(conditions), list(refusals)
+        self.kept_as, self.storages = {k: list(v) for k, v in kept.items()}, dict(storages)
+        self.versions, self.made = dict(versions), dict(made)
+
+    def _candidate(self, value: str, before: list[Item]) -> Node | None:
+        """The node before a loop that gives the first iteration what `value` gives the later ones."""
+        shape = self.tensors[value].shape
+        for item in reversed(before):
+            if isinstance(item, Node) and item.op not in SOURCES and item.outputs and item.outputs[0].value in self.tensors:
+                if self.tensors[item.outputs[0].value].shape == shape:
+                    return item
+        return None
+
+    def _entering(self, value: str, before: list[Item]) -> Layout:
+        node = self._candidate(value, before)
+        layout = self.layouts[node.outputs[0].value] if node else WHOLE
+        return self._settled_kind(value) if isinstance(layout, Summand) else layout
+
+    def _enter(self, value: str, layout: Layout) -> None:
+        node = self._candidate(value, self.out)
+        if node is None:
+            return
+        first = node.outputs[0].value
+        if self.layouts[first] != layout:
+            self._placing(replace(node, arguments=(("self", Ref(first)),), outputs=())).want("self", layout)
+
+    # Nodes
+
+    def _source(self, node: Node) -> None:
+        out = node.outputs[0] if node.outputs else None
+        if out is None:
+            return
+        layout: Layout = WHOLE
+        if node.op == "parameter":
+            layout = self.held(node.label)
+        elif node.op == "input" and (self.division.tokens or out.dtype.startswith(("float", "bfloat"))):
+            layout = self.settled_part(out.shape) or WHOLE  # it comes from a layer that divides the sequence too
+        elif node.op in ("state", "gradient"):
+            owner = node.label if node.op == "gradient" else node.label.rpartition(".")[0]
+            param = self.param_of.get(owner)
+            if param is not None and param.shape == out.shape:
+                layout = self.held(owner)
+            if node.op == "gradient":
+                self._gradient(node, out, layout)
+        self._record(out, layout, node)
+        self.out.append(self._local(node, {}))
+
+    def _gradient(self, node: Node, out: Tensor, layout: Layout) -> None:
+        """A gradient is held as its parameter is: summands are summed now."""
+        held = self.layouts.get(out.storage, WHOLE)
+        if layout == WHOLE and held != WHOLE:
+            op = "c10d.all_reduce_" if isinstance(held, Summand) else "c10d.all_gather_"
+            self.emit(Node(self.fresh(out.value), op, (("self", Ref(out.storage)),), (), "backward", node.module, node.source))
+            aliases = [value for value, tensor in self.tensors.items() if tensor.storage == out.storage]
+            self.layouts.update(dict.fromkeys(aliases, WHOLE))
+        elif type(held) is not type(layout):
+            origins = (layout.origin,) if isinstance(layout, Part) else ()
+            self.refusals.append(Refusal(node, f"the gradient of {node.label} is not divided as it is", origins))
+            self.met.append(self.refusals[-1])
+
+    def _node(self, node: Node) -> None:
+        call = self._placing(node)
+        try:
+            layouts = layouts_of(call)
+        except Undivided as error:
+            self.refusals.append(Refusal(node, str(error), error.origins))
+            self.met.append(self.refusals[-1])
+            layouts = [WHOLE] * len(node.outputs)
+        for out, layout in zip(node.outputs, layouts, strict=True):
+            view = out.storage != out.value
+            self._record(out, layout, node)
+            if view and isinstance(self.layouts.get(out.storage), Summand) and not isinstance(layout, Summand):
+                self.layouts[out.value] = layout
+        if node.phase in ("backward", "recompute"):
+            self._read(node, call)
+        self.out.append(self._local(node, call.chosen))
+
+    def _placing(self, node: Node) -> Placing:
+        return Placing(self, node)
+
+    def _record(self, out: Tensor, layout: Layout, node: Node) -> None:
+        self.layouts[out.value] = layout
+        if isinstance(layout, Part):
+            for size in divided(out.shape, layout):
+                self.conditions.setdefault(size, node.source)
+
+    def _read(self, node: Node, call: Placing) -> None:
+        """What a backward op reads, by the storage that the tensor it was traced with lies in."""
+        if node.outputs and all(o.storage != o.value for o in node.outputs) and not node.op.endswith("_"):
+            return
+        for name, ref in call.refs.items():
+            storage = self.tensors[ref.value].storage
+            actual = self.made[call.chosen[name]].storage if name in call.chosen else storage
+            self.kept_as.setdefault(storage, [])
+            if actual not in self.kept_as[storage]:
+                self.kept_as[storage].append(actual)
+
+    def held(self, label: str) -> Layout:
+        """How a parameter is held."""
+        return self.division.params.get(label, WHOLE)
+
+    # Building
+
+    def fresh(self, stem: str) -> str:
+        """A name that no node has."""
+        self.count += 1
+        return f"{stem}.{self.division.ranks}{self.count}"
+
+    def emit(self, node: Node) -> None:
+        """Insert a node before the one at hand."""
+        self.out.append(node)
+        for out in node.outputs:
+            self.made[out.value] = out
+            if out.storage == out.value:
+                self.storages[out.value] = out.bytes
+                if node.phase in _PASSES:
+                    self.forward.add(out.value)
+
+    def settled_part(self, shape: tuple[Expr, ...]) -> Part | None:
+        """Where summands are scattered to: the sequence, if the axis divides it and the tensor shows it."""
+        found = [k for k, size in enumerate(shape) if size in self.division.sequence]
+        return Part(found[0], sequence=True) if len(found) == 1 else None
+
+    def _settled_kind(self, value: str) -> Layout:
+        return self.settled_part(self.tensors[value].shape) or WHOLE
+
+    def _local(self, node: Node, chosen: Mapping[str, str]) -> Node:
+        """The node as one rank runs it."""
+        outputs = tuple(replace(o, shape=local_shape(o.shape, self.layouts[o.value], self.division.ranks)) for o in node.outputs)
+        return replace(node, arguments=tuple((k, self._argument(k, a, chosen)) for k, a in node.arguments), outputs=outputs)
+
+    def _argument(self, name: str, argument: Any, chosen: Mapping[str, str]) -> Any:
+        if isinstance(argument, Ref):
+            layout = self.layouts.get(argument.value, WHOLE)
+            if name in chosen:
+                return Ref(chosen[name], 0, argument.times)
+            shape = None if argument.shape is None else local_shape(argument.shape, layout, self.division.ranks)
+            return replace(argument, shape=shape)
+        if isinstance(argument, tuple):
+            return tuple(self._argument(f"{name}.{k}", part, chosen) for k, part in enumerate(argument))
+        return argument
+
+
+def _nodes(items: Iterable[Item]) -> Iterable[Node]:
+    for item in items:
+        if isinstance(item, Loop):
+            yield from _nodes(item.items)
+        else:
+            yield item
+
+
+__all__ = ["SUMMAND", "Division", "Refusal", "Sharder", "Unsupported"]
