@@ -66,6 +66,11 @@ _ELECTRA = (
     ("lookup", 2), ("bias", 1), ("addition", 1), ("scaling", 1), ("softmax", 5), ("log-softmax", 5), ("norm", 5),
     ("dropout", 4), ("activation", 8), ("target", 2),
 )
+# fvcore, nn/jit_handles.py: a multiply-add is 1, and so is each of these; a norm without weights one less
+_FVCORE = (
+    ("norm", 5), ("batch norm", 5), ("running norm", 2), ("norm without weights", -1), ("mean pooling", 1), ("nearest", 1),
+    ("bilinear", 4),
+)
 _ROWS = (
     Convention(),
     Convention("kaplan", attention="half", backward="twice", params="non-embedding", source="Kaplan et al. 2020, Table 1"),
@@ -74,7 +79,7 @@ _ROWS = (
     Convention("megatron", backward="twice", source="Narayanan et al. 2021, eq. 3"),
     Convention("nanogpt", backward="twice", source="karpathy/nanoGPT, transformer_sizing.ipynb"),
     Convention("llm.c", attention="half", backward="twice", source="karpathy/llm.c, train_gpt2.cu"),
-    Convention("timm", unit="MAC", source="huggingface/pytorch-image-models, results (GMACs)"),
+    Convention("timm", unit="MAC", charges=_FVCORE, source="huggingface/pytorch-image-models, results (GMACs by fvcore)"),
     Convention("electra", backward="once", charges=_ELECTRA, source="google-research/electra, flops_computation.py"),
     Convention("flash", attention="half", source="Dao 2023, FlashAttention-2, section 4.1"),
 )
