@@ -21,13 +21,15 @@ from typing import Any
 
 import sympy as sp
 
-from symacct.dtypes import width
+from symacct.dtypes import SYMBOLIC, width
 from symacct.errors import GraphError
 from symacct.symbols import symbol
 
 Expr = sp.Expr
 
 SOURCES = ("parameter", "buffer", "input", "gradient", "state", "cache", "constant")
+LASTING = ("parameter", "buffer", "state", "input")  # what the caller holds: alive from before the step to its end
+MASTER = "master"  # the note of a state that is a float32 copy of its parameter
 PHASES = ("forward", "loss", "backward", "recompute", "optimizer")
 
 
@@ -45,9 +47,9 @@ class Tensor:
     times: Expr = sp.Integer(1)
 
     @property
-    def width(self) -> int:
+    def width(self) -> int | Expr:
         """Bytes of one element."""
-        return width(self.dtype)
+        return symbol(self.dtype) if self.dtype in SYMBOLIC else width(self.dtype)
 
     @property
     def numel(self) -> Expr:
@@ -122,6 +124,20 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """Where a storage dies that was made in certain repetitions of its birth: it lives through one run of a node.
+
+    `after` is that node, `at` its iteration of each loop around it, in the indices i1, i2, … of the loops around the
+    birth: `i1`, `i1 + 1`, `L - 1 - i1` (what backward frees), `0`. An empty `after`: it lives to the end. `over` says
+    in which repetitions of each loop around the birth, first and last; where rules overlap the earlier one counts.
+    """
+
+    after: str
+    at: tuple[Expr, ...]
+    over: tuple[tuple[Expr, Expr], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SymbolInfo:
     """What is known of a size: its meaning and the example it was traced at."""
 
@@ -135,7 +151,10 @@ class Graph:
 
     `storages`: bytes of each storage, by the value that it was made for. `kept`: how often that storage is kept for
     backward over all repetitions; None where this follows no rule, or outside training. `peak`: the places that may
-    hold the peak, each a node's name and the live bytes there; None where they follow no rule.
+    hold the peak, each a node's name and the live bytes there; None where they follow no rule. `deaths`: where each
+    storage dies, by the value that it was made for; one that is left out lives to the end; None where some follow no rule.
+    `first_peak`: the peak of the first step, before which there is no optimizer state, alike. `variant`: what was asked
+    beside the code, in a few words for a head line.
     """
 
     target: str
@@ -149,6 +168,9 @@ class Graph:
     storages: Mapping[str, Expr] = field(default_factory=dict)
     kept: Mapping[str, Expr] | None = None
     peak: tuple[tuple[str, Expr], ...] | None = None
+    deaths: Mapping[str, tuple[Death, ...]] | None = None
+    first_peak: tuple[tuple[str, Expr], ...] | None = None
+    variant: str = ""
 
     def __post_init__(self) -> None:
         validate(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import sympy as sp
@@ -244,7 +245,9 @@ class _Here:
         if not any(counts):
             return
         times = low.repetitions(self.position, ())
-        for count in (times, *(times - k for k in (1, 2)), sp.Integer(1), sp.Integer(2)):
+        loops = [count for _, count in low._loops_between(self.position, ())]
+        fewer = [sp.expand(sp.Mul(*(c - k for c, k in zip(loops, left, strict=True)))) for left in product((0, 1, 2), repeat=len(loops))]
+        for count in (times, *(times - k for k in (1, 2)), *fewer, sp.Integer(1), sp.Integer(2)):
             if all(count.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}) == seen for run, seen in zip(runs, counts, strict=True)):
                 if count == times or not _depends_on_iteration(low.storages[name]):
                     low.kept[name] = count

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ import sympy as sp
 
 from symacct.domination import undominated
 from symacct.folding import Repeat
+from symacct.graph import LASTING
 from symacct.located import Position, Run
+from symacct.records import Trace
 from symacct.symbols import symbol
 
 Expr = sp.Expr
-_LASTING = ("parameter", "buffer", "state", "input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class _Timeline:
         made: dict[int, int] = {}
         for number, record in enumerate(records):
             for out in record.outputs:
-                made.setdefault(out.storage, 0 if record.op in _LASTING else number)
+                made.setdefault(out.storage, 0 if record.op in LASTING else number)
         ends = {storage: at for at, storage in run.trace.deaths}
-        lasting = {out.storage for r in records if r.op in _LASTING for out in r.outputs}
+        lasting = {out.storage for r in records if r.op in LASTING for out in r.outputs}
         lasting |= {run.values[v].storage for v in run.trace.outputs}
         change = np.zeros((len(records) + 1, len(sizes)), dtype=np.int64)
         for storage, value in run.owner.items():
@@ -96,6 +97,23 @@ class _Timeline:
         """Whether the largest candidate is the run's true peak."""
         truth = max(sum(int(n) * v for n, v in zip(row, self.values, strict=True)) for row in self.live)
         return max(int(c.bytes.xreplace(self.numbers)) for c in candidates) == truth
+
+
+def most_alive(trace: Trace) -> int:
+    """The most bytes alive at once in one concrete run."""
+    lasting = {out.storage for r in trace.records if r.op in LASTING for out in r.outputs}
+    by_value = {out.id: out.storage for r in trace.records for out in r.outputs}
+    lasting_ends = lasting | {by_value[v] for v in trace.outputs}
+    change = [0] * (len(trace.records) + 1)
+    born = dict.fromkeys(lasting, 0)
+    for number, record in enumerate(trace.records):
+        for out in record.outputs:
+            born.setdefault(out.storage, number)
+    ends = {storage: at for at, storage in trace.deaths if storage not in lasting_ends}
+    for storage, start in born.items():
+        change[start] += int(trace.storages[storage])
+        change[max(start, ends.get(storage, len(trace.records)))] -= int(trace.storages[storage])
+    return max(accumulate(change))
 
 
 def _depth(items: Any, place: Position) -> int:

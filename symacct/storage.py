@@ -11,7 +11,7 @@ import sympy as sp
 
 from symacct.errors import FormulaError, GraphError
 from symacct.expressions import parse, to_text
-from symacct.graph import Assumption, Graph, Item, Loop, Node, Ref, SymbolInfo, Tensor
+from symacct.graph import Assumption, Death, Graph, Item, Loop, Node, Ref, SymbolInfo, Tensor
 
 VERSION = 2
 
@@ -31,6 +31,10 @@ def dumps(graph: Graph) -> str:
         "kept": None if graph.kept is None else {name: to_text(count) for name, count in graph.kept.items()},
     }
     head["peak"] = None if graph.peak is None else [[name, to_text(live)] for name, live in graph.peak]
+    head["first_peak"] = None if graph.first_peak is None else [[name, to_text(live)] for name, live in graph.first_peak]
+    head["deaths"] = None if graph.deaths is None else {name: [_write_death(rule) for rule in rules] for name, rules in graph.deaths.items()}
+    if graph.variant:
+        head["variant"] = graph.variant
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     body = ",\n".join(_write_items(graph.items, "  "))
     return "{\n" + ",\n".join(lines) + ',\n"items": [\n' + body + "\n]\n}\n"
@@ -70,6 +74,10 @@ def _write_condition(a: Assumption) -> Any:
     if a.kind == "branch":
         return [type(a.left).__name__, to_text(a.left.lhs), to_text(a.left.rhs)]
     return to_text(a.left)
+
+
+def _write_death(rule: Death) -> list[Any]:
+    return [rule.after, [to_text(i) for i in rule.at], [[to_text(low), to_text(high)] for low, high in rule.over]]
 
 
 def _write_items(items: tuple[Item, ...], indent: str) -> list[str]:
@@ -124,7 +132,10 @@ def _read_graph(data: dict[str, Any]) -> Graph:
         remarks=tuple(data["remarks"]),
         storages={name: parse(size) for name, size in data["storages"].items()},
         peak=None if data["peak"] is None else tuple((name, parse(live)) for name, live in data["peak"]),
+        first_peak=None if data.get("first_peak") is None else tuple((name, parse(live)) for name, live in data["first_peak"]),
+        deaths=None if data.get("deaths") is None else {name: tuple(_read_death(*rule) for rule in rules) for name, rules in data["deaths"].items()},
         kept=None if data["kept"] is None else {name: parse(count) for name, count in data["kept"].items()},
+        variant=data.get("variant", ""),
     )
 
 
@@ -138,6 +149,10 @@ def _read_assumption(kind: str, left: Any, right: str | None, source: str) -> As
         relation, a, b = left
         return Assumption(kind, _RELATIONS[relation](parse(a), parse(b)), None, source)
     return Assumption(kind, parse(left), parse(right or ""), source)
+
+
+def _read_death(after: str, at: list[str], over: list[list[str]]) -> Death:
+    return Death(after, tuple(parse(i) for i in at), tuple((parse(low), parse(high)) for low, high in over))
 
 
 def _read_items(rows: list[Any]) -> tuple[Item, ...]:

@@ -18,11 +18,11 @@ ORDER = """
     rules charges conventions variants counting account ledger memory closed_forms catalogue
     oracles_flops oracles_memory oracles tracing targets
     derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check devices parallel plan explain diff tables report latex
-    claims api testing cli __main__
+    claims measure api testing cli __main__
 """.split()
 
 # The modules that import torch at all; no other imports one of these before it is asked to trace or to run.
-RUNS_TORCH = ("symacct.tracing", "symacct.oracles", "symacct.verify")
+RUNS_TORCH = ("symacct.tracing", "symacct.oracles", "symacct.verify", "symacct.measure")
 # An oracle shares no code with the trace, so it has a door of its own.
 PRIVATE_TORCH = {"symacct.tracing.private", "symacct.oracles_flops"}
 LONGEST = {"symacct": 350, "tests": 460}  # a test's table of figures may be long

@@ -14,11 +14,11 @@ from symacct.folding import Item, Leaf, fold, leaves, unfold
 from symacct.graph import Assumption, Graph
 from symacct.located import Run, leaves_of
 from symacct.lowering import Lowering
-from symacct.peak import peak
 from symacct.records import Pin, Trace
 from symacct.symbols import symbol
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
+from symacct.tracing.lifetimes import with_memory
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
@@ -68,27 +68,14 @@ class Builder:
         )
         made = lowering.run()
         self.remarks += kinds(made, structural)
-        return Graph(
+        graph = Graph(
             target=target, mode=self.mode, device=self.device, symbols=symbols_of(made, in_mode(self.source, self.mode)),
             assumptions=tuple(a for a in domain.assumptions if not numeric(a)), items=made, values=dict(self.source.values),
-            remarks=tuple(self.remarks), storages=lowering.storages, kept=self._kept(lowering),
-            peak=self._peak(lowering, structural),
+            remarks=tuple(self.remarks), storages=lowering.storages,
         )
-
-    def _kept(self, lowering: Lowering) -> dict[str, sp.Expr] | None:
-        if self.mode != "train":
-            return None
-        if lowering.irregular:
-            self.remarks.append(f"what is kept for backward follows no rule at {lowering.irregular[0]}; bytes.saved is left out")
-            return None
-        return lowering.kept
-
-    def _peak(self, lowering: Lowering, structural: tuple[str, ...]) -> tuple[tuple[str, sp.Expr], ...] | None:
-        found = None if lowering.merged else peak(lowering.concrete, lowering.names, lowering.storages, structural)
-        if found is None:
-            self.remarks.append("live bytes follow no rule that the runs confirm; bytes.peak is left out")
-            return None
-        return tuple((candidate.node, candidate.bytes) for candidate in found)
+        graph = with_memory(graph, lowering, structural, lambda sizes: trace_concrete(self.source, self.mode, self.device, dict(sizes), first=True))
+        self.remarks = list(graph.remarks)
+        return graph
 
     # Runs
 
