@@ -204,6 +204,7 @@ def _attention(original: Callable[..., Any], device: str) -> Callable[..., Any]:
             query, key, value, _as_bias(attn_mask, query, key), torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
         )[0]
 
+    attention.__name__ = original.__name__  # function modes are shown this one
     return attention
 
 

@@ -12,13 +12,15 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
+from symacct.dtypes import checked
 from symacct.errors import ModelFileError
-from symacct.tracing import private
+from symacct.tracing import private, selective
 from symacct.tracing.run import unwrapped
 from symacct.tracing.source import ModelSource
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FULL = "full"
+SELECTIVE = "selective"
 _KEPT_WIDE = {
     "fp16": ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"),
     "bf16": ("_keep_in_fp32_modules_strict",),
@@ -26,12 +28,13 @@ _KEPT_WIDE = {
 
 
 def prepared(source: ModelSource, dtype: str | None = None, recompute: str | None = None) -> ModelSource:
-    """The source whose model has this dtype and recomputes the modules that `recompute` names ("full" or a pattern).
+    """The source whose model has this dtype and recomputes what `recompute` names.
+
+    That is each block ("full"), the attention cores alone ("selective"), or the modules whose paths fit a pattern.
 
     Raises ModelFileError for an unknown dtype; building the model does for a pattern that fits no module.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise ModelFileError(f"dtype = {dtype!r}: choose from {', '.join(DTYPES)}")
+    checked(dtype)
     if dtype is None and not recompute:
         return source
 
@@ -78,6 +81,9 @@ def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 # Recomputation
 
 def _recompute(name: str, model: nn.Module, pattern: str) -> None:
+    if pattern == SELECTIVE:
+        model.__class__ = _selecting(type(model), name)
+        return
     named = [(path, module) for path, module in model.named_modules() if path]
     chosen = list(_repeated(model)) if pattern == FULL else [m for path, m in named if fnmatchcase(path, pattern)]
     if not named:
@@ -117,3 +123,13 @@ def _recomputing(kind: type) -> type:
         names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         made = _CLASSES[kind] = type(kind.__name__, (kind,), names)
     return _CLASSES[kind]
+
+
+def _selecting(kind: type, name: str) -> type:
+    """The class whose calls recompute the attention cores within them."""
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return selective.forward(name, lambda: super(made, self).__call__(*args, **kwargs))
+
+    made = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    return made

@@ -202,6 +202,21 @@ def checkpoint_hooks(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -
     ]
 
 
+def checkpointing(again: Callable[[], None]) -> Iterator[None]:
+    """A checkpoint that is open from one `next` to the other: what autograd saves meanwhile, `again` recomputes."""
+    return torch_checkpoint._checkpoint_without_reentrant_generator(again)
+
+
+def dispatch_modes() -> list[Any]:
+    """The dispatch modes that are active, outermost first."""
+    return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def no_dispatch_modes() -> Any:
+    """A block in which no dispatch mode is active."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
 @contextlib.contextmanager
 def autocast_left_out() -> Iterator[None]:
     """Ops of the block meet no autocasting of CPU tensors."""

@@ -35,7 +35,10 @@ class Recorder(TorchDispatchMode):
         self.device = device
         self.phase = "forward"
         self.recomputing = 0
+        self.paused = False
+        self.line = ""  # the line of a call that is made again
         self.modules: list[str] = []
+        self.early: set[tuple[int, str]] = set()  # (parameter, key) of states that the optimizer made when it was built
         self._names: dict[int, list[str]] = {}
         self._built: dict[str, str] = {}
         for name, module in model.named_modules(remove_duplicate=False):
@@ -76,7 +79,7 @@ class Recorder(TorchDispatchMode):
 
     def note_kept(self, loss: torch.Tensor) -> None:
         """Call when only the loss is held: whatever else of the step lives is kept for backward."""
-        lasting = {out.storage for r in self.trace.records if r.op in ("parameter", "buffer", "state") for out in r.outputs}
+        lasting = {out.storage for r in self.trace.records if r.op in ("parameter", "buffer", "state", "gradient") for out in r.outputs}
         self.trace.kept = set(self._alive.values()) - lasting - {self._storage(loss)}
 
     def owns(self, tensor: torch.Tensor, module: str) -> None:
@@ -120,6 +123,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
         known = self._schemas.get(func)
         if known is None:
             schema = func._schema
@@ -149,7 +154,7 @@ class Recorder(TorchDispatchMode):
     def _place(self, arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, str]:
         """Phase, module path and source line of the call about to be made."""
         if self.recomputing:
-            return "recompute", self.modules[-1] if self.modules else "", user_line(3)
+            return "recompute", self.modules[-1] if self.modules else "", user_line(3) or self.line
         if self.phase == "backward":
             return ("backward", *self._backward_origin())
         if self.phase == "optimizer":
@@ -245,6 +250,45 @@ class Recorder(TorchDispatchMode):
             del self._alive[key]
         self._watchers.pop(number, None)
         self.trace.deaths.append((len(self.trace.records), number))
+
+
+def _current() -> Recorder | None:
+    return next((mode for mode in private.dispatch_modes() if isinstance(mode, Recorder)), None)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """What runs in the block is not recorded, nor seen by any other mode where nothing records."""
+    recorder = _current()
+    if recorder is None:
+        with private.no_dispatch_modes():
+            yield
+        return
+    recorder.paused = True
+    try:
+        yield
+    finally:
+        recorder.paused = False
+
+
+def standing() -> list[str]:
+    """The paths of the modules that run now, outermost first; nothing where nothing records."""
+    recorder = _current()
+    return list(recorder.modules) if recorder is not None else []
+
+
+@contextmanager
+def standing_at(modules: list[str], line: str) -> Iterator[None]:
+    """Calls of the block belong to these modules and this line."""
+    recorder = _current()
+    if recorder is None:
+        yield
+        return
+    before, recorder.modules, recorder.line = recorder.modules, modules, line
+    try:
+        yield
+    finally:
+        recorder.modules, recorder.line = before, ""
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
