@@ -81,8 +81,9 @@ class Placing:
 
     def reduce(self, shape: Shape) -> None:
         """Agree with the other ranks on a tensor of this shape: float32, as losses compute."""
-        name = self.sharder.fresh(self.node.name)
-        self.sharder.emit(Node(name, "c10d.all_reduce_", (), (Tensor(name, shape, "float32", name),), self.node.phase, self.node.module, self.node.source))
+        sharder = self.sharder
+        name = sharder.fresh(self.node.name)
+        sharder.emit(Node(name, "c10d.all_reduce_", (), (Tensor(name, shape, "float32", name),), self.node.phase, self.node.module, self.node.source, notes=sharder.notes))
 
     def want(self, name: str, layout: Layout) -> None:
         """The operand in this layout, by a collective or by dropping what other ranks hold."""
@@ -93,8 +94,9 @@ class Placing:
     def _version(self, ref: Ref, shape: Shape, layout: Layout) -> str:
         sharder = self.sharder
         held = sharder_layout(sharder, ref)
+        key = f"{ref.value}@{ref.back}" if ref.back else ref.value
         for era in self._eras(held):
-            known = sharder.versions.get((era, ref.value, layout))
+            known = sharder.versions.get((era, key, layout))
             if known is not None:
                 return known
         tensor = sharder.tensors[ref.value]
@@ -109,7 +111,7 @@ class Placing:
                 made = self._viewed(node, made)
         else:
             made = self._moved(ref, shape, tensor, held, layout)
-        sharder.versions[self._eras(held)[0], ref.value, layout] = made
+        sharder.versions[self._eras(held)[0], key, layout] = made
         return made
 
     def _eras(self, held: Layout) -> tuple[str, ...]:
@@ -121,16 +123,15 @@ class Placing:
     def _views(self, ref: Ref) -> list[Node]:
         """The views of the whole of a storage that lead to an operand: what they show is brought together once."""
         found: list[Node] = []
-        value = ref.value
         while not ref.back:
-            maker = self.sharder.maker.get(value)
+            maker = self.sharder.maker.get(ref.value)
             if maker is None or len(maker.outputs) != 1 or maker.op not in _WHOLE_VIEWS:
                 break
             operand = next(iter(maker.refs))
-            if operand.back or operand.shape is not None or self.sharder.layouts.get(operand.value, WHOLE) == WHOLE:
+            if operand.shape is not None or self.sharder.layouts.get(operand.value, WHOLE) == WHOLE:
                 break
             found.insert(0, maker)
-            value = operand.value
+            ref = operand
         return found
 
     def _viewed(self, node: Node, source: str) -> str:
@@ -159,7 +160,7 @@ class Placing:
         return name
 
     def _node(self, name: str, op: str, ref: Ref, out: Tensor) -> Node:
-        return Node(name, op, (("self", ref),), (out,), self._phase, self.node.module, self.node.source)
+        return Node(name, op, (("self", ref),), (out,), self._phase, self.node.module, self.node.source, notes=self.sharder.notes)
 
     @property
     def _phase(self) -> str:

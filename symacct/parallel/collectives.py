@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sympy as sp
 
 from symacct.graph import Graph, Placed, Tensor, total_over
+from symacct.parallel.layout import GRADIENT
 
 Expr = sp.Expr
 PASSES = {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2, "send": None}
@@ -21,7 +22,10 @@ PASSES = {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Collectives of one kind over one axis: how many in a step, and the bytes of all their payloads."""
+    """Collectives of one kind over one axis: how many in a step, and the bytes of all their payloads.
+
+    `once`: they sum gradients, once a step. `layered`: they are those of the layers.
+    """
 
     axis: str
     kind: str
@@ -30,6 +34,8 @@ class Traffic:
     count: Expr
     payload: Expr
     ranks: Expr
+    once: bool = False
+    layered: bool = False
 
     @property
     def ring(self) -> Expr:
@@ -43,18 +49,25 @@ class Traffic:
         return sp.expand(2 * self.payload) if self.kind == "all_reduce" else self.ring
 
 
-def traffic_of(graph: Graph, axis: str, ranks: Expr, among: Iterable[str] | None = None) -> tuple[Traffic, ...]:
-    """The collectives that a sharded graph holds, those of a kind, phase and module together."""
-    wanted = None if among is None else set(among)
-    found: dict[tuple[str, str, str], list[tuple[Expr, Expr]]] = {}
+def traffic_of(graph: Graph, axis: str, ranks: Expr, depth: str = "") -> tuple[Traffic, ...]:
+    """The collectives that one division put into a graph, alike ones of a module together; those of gradients apart.
+
+    `depth`: the size that repeats the layers; what stands outside them is then kept apart from what is in them.
+    """
+    found: dict[tuple[str, str, str, bool, bool], list[tuple[Expr, Expr]]] = {}
     for place, kind, payload in _collectives(graph, ranks):
-        if wanted is None or place.node.name in wanted:
-            count = sp.expand(place.times)
-            found.setdefault((kind, place.node.phase, place.node.module), []).append((count, payload))
+        if f"axis:{ranks}" in place.node.notes:
+            once, layered = GRADIENT in place.node.notes, any(loop.size == depth for loop in place.loops)
+            key = (kind, place.node.phase, place.node.module, once, layered)
+            found.setdefault(key, []).append((sp.expand(place.times), payload))
     return tuple(
-        Traffic(axis, kind, phase, module or "the model", sp.expand(sp.Add(*(c for c, _ in rows))), sp.expand(sp.Add(*(b for _, b in rows))), ranks)
-        for (kind, phase, module), rows in found.items()
+        Traffic(axis, kind, phase, module or "the model", _sum(c for c, _ in rows), _sum(b for _, b in rows), ranks, once, layered)
+        for (kind, phase, module, once, layered), rows in found.items()
     )
+
+
+def _sum(values: Iterable[Expr]) -> Expr:
+    return sp.expand(sp.Add(*values))
 
 
 def _collectives(graph: Graph, ranks: Expr) -> Iterator[tuple[Placed, str, Expr]]:

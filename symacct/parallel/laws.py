@@ -50,12 +50,13 @@ class Call(Protocol):
 
 
 Law = Callable[[Call], list[Layout]]
-LINEAR = set("add sub neg mul div clone _to_copy contiguous positive".split())
+LINEAR = set("add sub mul div clone _to_copy contiguous positive".split())
 ELEMENTWISE = set(COUNTS) | set(
     "add sub rsub addcmul addcdiv div clamp pow gelu gelu_backward elu_backward where masked_fill native_dropout "
     "native_dropout_backward _to_copy clone zeros_like ones_like full_like rand_like randn_like empty_like copy fill "
     "bernoulli dropout _fused_dropout lerp zero isin".split()
 )
+GROWING = ("expand", "select_backward", "slice_backward")
 LIKE = set("zeros_like ones_like full_like rand_like randn_like empty_like".split())
 
 
@@ -101,8 +102,8 @@ def _across(call: Call) -> list[Layout]:
 
 def _face(call: Call, op: str) -> list[Layout]:
     name = call.tensors[0]
-    if isinstance(call.layout(name), Summand) and call.hides_sequence(call.shape(name), call.outputs[0]):
-        call.settle(name)  # behind this view the sequence cannot be seen
+    if isinstance(call.layout(name), Summand) and (op in GROWING or call.hides_sequence(call.shape(name), call.outputs[0])):
+        call.settle(name)  # behind this view the sequence cannot be seen, or there is more to sum
     layout = call.layout(name)
     arguments = _Arguments(call)
     found = face(op, arguments, layout, call.shape(name), call.outputs, call.integral)
@@ -152,12 +153,17 @@ def elementwise(call: Call) -> list[Layout]:
 
 
 def _stay_summands(call: Call, op: str) -> bool:
-    """Whether summands go through: scaled, or added. A whole gradient joins them as the summand of one rank."""
+    """Whether summands go through: scaled, or added. Another gradient joins them rather than being summed first."""
     kinds = [isinstance(call.layout(n), Summand) for n in call.tensors]
     if op in ("mul", "div"):
         return kinds == [True]
-    alike = call.backward and all(call.shape(n) == call.outputs[0] and call.layout(n) == WHOLE for n, k in zip(call.tensors, kinds, strict=True) if not k)
+    alike = call.backward and all(call.shape(n) == call.outputs[0] and _joins(call.layout(n)) for n, k in zip(call.tensors, kinds, strict=True) if not k)
     return any(kinds) and (all(kinds) or (op in ("add", "sub") and alike))
+
+
+def _joins(layout: Layout) -> bool:
+    """Whether a gradient can be added to one rank's summand: a whole one by one of the ranks, a part by each in its place."""
+    return layout == WHOLE or (isinstance(layout, Part) and layout.sequence)
 
 
 def _undo(call: Call, name: str) -> None:

@@ -13,6 +13,7 @@ import sympy as sp
 
 Expr = sp.Expr
 ONE = sp.Integer(1)
+GRADIENT = "gradient"  # the note of a collective that a step needs once, however many micro-batches it has
 
 
 @dataclass(frozen=True, slots=True)

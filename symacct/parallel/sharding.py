@@ -22,7 +22,7 @@ from symacct.domain import Domain
 from symacct.errors import Unsupported
 from symacct.graph import SOURCES, Graph, Item, Loop, Node, Ref, Tensor
 from symacct.parallel.calls import Placing
-from symacct.parallel.layout import SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
+from symacct.parallel.layout import GRADIENT, SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
 from symacct.parallel.laws import Undivided, layouts_of
 from symacct.symbols import symbol
 from symacct.parallel.products import product  # noqa: F401  registers the laws of products
@@ -84,6 +84,11 @@ class Sharder:
         self._points = [{symbol(n): sp.Integer(v) for n, v in point.items()} for point in drawn]
         self._integral: dict[Expr, bool] = {}
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What marks the nodes that this division inserts."""
+        return (f"axis:{self.division.ranks}",)
+
     def integral(self, ratio: Expr) -> bool:
         """Whether a quotient of sizes is an integer wherever the graph's formulas hold, told at points of the domain."""
         if ratio not in self._integral:
@@ -124,9 +129,23 @@ class Sharder:
                 break
             guess = settled
         body, self.out = self.out, outer
+        for value, layout in guess.items():
+            if isinstance(self.layouts[value], Summand):
+                body = self._summed(body, value, layout)
         for value in carried:
             self._enter(value, guess[value])
         self.out.append(replace(loop, items=tuple(body)))
+
+    def _summed(self, body: list[Item], value: str, layout: Layout) -> list[Item]:
+        """The region with the summands of a carried value summed at its end, where the next iteration takes them up."""
+        tensor, ranks = self.tensors[value], self.division.ranks
+        summand, maker = self.fresh(value), self.maker[value]
+        op = "c10d.reduce_scatter" if isinstance(layout, Part) else "c10d.all_reduce"
+        out = Tensor(value, local_shape(tensor.shape, layout, ranks), tensor.dtype, value, tensor.times)
+        self.layouts[summand], self.layouts[value] = self.layouts[value], layout
+        self.storages |= {value: out.bytes} | ({summand: tensor.bytes} if tensor.storage == value else {})
+        node = Node(self.fresh(value), op, (("self", Ref(summand)),), (out,), maker.phase, maker.module, maker.source, notes=self.notes)
+        return [*(_renamed(item, value, summand) for item in body), node]
 
     def _state(self) -> tuple[Any, ...]:
         return dict(self.layouts), dict(self.conditions), list(self.refusals), {k: list(v) for k, v in self.kept_as.items()}, dict(self.storages), dict(self.versions), dict(self.made)
@@ -185,7 +204,7 @@ class Sharder:
         held = self.layouts.get(out.storage, WHOLE)
         if layout == WHOLE and held != WHOLE:
             op = "c10d.all_reduce_" if isinstance(held, Summand) else "c10d.all_gather_"
-            self.emit(Node(self.fresh(out.value), op, (("self", Ref(out.storage)),), (), "backward", node.module, node.source))
+            self.emit(Node(self.fresh(out.value), op, (("self", Ref(out.storage)),), (), "backward", node.module, node.source, notes=(*self.notes, GRADIENT)))
             aliases = [value for value, tensor in self.tensors.items() if tensor.storage == out.storage]
             self.layouts.update(dict.fromkeys(aliases, WHOLE))
         elif type(held) is not type(layout):
@@ -282,6 +301,21 @@ def _nodes(items: Iterable[Item]) -> Iterable[Node]:
             yield from _nodes(item.items)
         else:
             yield item
+
+
+def _renamed(item: Item, old: str, new: str) -> Item:
+    """The item with a value of this iteration called otherwise."""
+    if isinstance(item, Loop):
+        return replace(item, items=tuple(_renamed(inner, old, new) for inner in item.items))
+    name = lambda value: new if value == old else value  # noqa: E731
+    outputs = tuple(replace(out, value=name(out.value), storage=name(out.storage)) for out in item.outputs)
+    return replace(item, arguments=tuple((key, _rename(a, old, new)) for key, a in item.arguments), outputs=outputs)
+
+
+def _rename(argument: Any, old: str, new: str) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_rename(part, old, new) for part in argument)
+    return replace(argument, value=new) if isinstance(argument, Ref) and argument.value == old and not argument.back else argument
 
 
 __all__ = ["SUMMAND", "Division", "Refusal", "Sharder", "Unsupported"]

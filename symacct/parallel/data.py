@@ -1,0 +1,73 @@
+"""Data parallelism: what ZeRO divides among the ranks, what FSDP gathers for a while, and what is sent.
+
+Stages as in Rajbhandari et al. 2020, section 5: 1 divides the optimizer's state, 2 also gradients, 3 also parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy as sp
+
+from symacct.parallel.collectives import Traffic
+
+Expr = sp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes of parameters, gradients and optimizer state on one rank."""
+
+    params: Expr
+    grads: Expr
+    optimizer: Expr
+
+    @property
+    def total(self) -> Expr:
+        """All three together."""
+        return sp.expand(self.params + self.grads + self.optimizer)
+
+
+def divided_states(states: States, ranks: Expr, stage: int) -> States:
+    """What one of `ranks` holds at a ZeRO stage; parts are taken as even, padding is outside.
+
+    >>> from symacct.symbols import symbol
+    >>> P, n = symbol("P"), symbol("n")
+    >>> divided_states(States(2*P, 2*P, 12*P), n, 1).total
+    4*P + 12*P/n
+    """
+    share = lambda size, at: sp.expand(size / ranks) if stage >= at else size  # noqa: E731
+    return States(share(states.params, 3), share(states.grads, 2), share(states.optimizer, 1))
+
+
+def gathered_bytes(layer: Expr, rest: Expr) -> Expr:
+    """What FSDP holds beside the parts, at most, from the bytes of one layer's parameters and of all outside the layers.
+
+    Two gathered layers, one at work and one ahead, and the full gradient of one. What is outside the layers, the root
+    of `fully_shard`, stays gathered from its forward to its backward, with its gradient beside it.
+
+    >>> gathered_bytes(sp.Integer(50_000_000 * 2), sp.Integer(0))  # 16 bit: 0.2 GB of parameters, 0.1 GB of gradients
+    300000000
+    """
+    return sp.expand(3 * layer + 2 * rest)
+
+
+def data_traffic(states: States, ranks: Expr, stage: int, passes: Expr, layers: Expr, rest: Expr) -> tuple[Traffic, ...]:
+    """What a step sends over the data-parallel axis. At stage 3 each of `passes` micro-batches gathers twice.
+
+    `layers` are the units of gathering beside the root, whose parameters are `rest` bytes and stay gathered.
+
+    Stage 0 sums gradients in one all_reduce; stages 1 and 2 scatter their sums and gather the new parameters; stage 3
+    gathers parameters for forward and again for backward, and scatters the gradients' sums.
+    """
+    units = layers + 1 if rest != 0 else layers
+    if stage == 0:
+        return (Traffic("dp", "all_reduce", "backward", "gradients", units, states.grads, ranks),)
+    scatter = Traffic("dp", "reduce_scatter", "backward", "gradients", units, states.grads, ranks)
+    if stage < 3:
+        return scatter, Traffic("dp", "all_gather", "optimizer", "parameters", units, states.params, ranks)
+    return (
+        Traffic("dp", "all_gather", "forward", "parameters", units * passes, sp.expand(states.params * passes), ranks),
+        Traffic("dp", "all_gather", "backward", "parameters", layers * passes, sp.expand((states.params - rest) * passes), ranks),
+        Traffic("dp", "reduce_scatter", "backward", "gradients", units * passes, sp.expand(states.grads * passes), ranks),
+    )

@@ -1,0 +1,187 @@
+"""What a rank holds of a graph, parameter by parameter and kept storage by kept storage, and where in depth it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy as sp
+
+from symacct.account import saved_bytes
+from symacct.errors import Unsupported
+from symacct.graph import Graph, Loop, Placed, total_over
+
+Expr = sp.Expr
+BEFORE, INSIDE, AFTER = "before", "inside", "after"
+_FORWARD = ("forward", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A parameter with its gradient and state, in bytes over all its repetitions; `unit` in those of one layer.
+
+    `scalars` is the part of the state that is no tensor of the parameter's kind, such as a count of steps.
+
+    `where`: before the layers, inside or after them; a tied table may be both before and after. `expert`: it belongs
+    to one expert of many.
+    """
+
+    label: str
+    where: tuple[str, ...]
+    expert: bool
+    numel: Expr
+    param: Expr
+    grad: Expr
+    state: Expr
+    scalars: Expr
+    unit: Expr
+
+
+def holdings(graph: Graph) -> tuple[Holding, ...]:
+    """Every parameter of the graph."""
+    grads = _by_label(graph, "gradient")
+    states: dict[str, list[Placed]] = {}
+    for place in graph.sources("state"):
+        states.setdefault(place.node.label.rpartition(".")[0], []).append(place)
+    depth, places = depth_of(graph), _places(graph)
+    return tuple(_holding(graph, place, grads, states, depth, places) for place in graph.sources("parameter"))
+
+
+def _holding(
+    graph: Graph, place: Placed, grads: dict[str, Placed], states: dict[str, list[Placed]], depth: str, places: dict[str, tuple[str, ...]]
+) -> Holding:
+    tensor, label = place.node.outputs[0], place.node.label
+    grad = grads.get(label)
+    inside = any(loop.size == depth for loop in place.loops)
+    where = (INSIDE,) if inside else places.get(tensor.value, (BEFORE,))
+    inner = tuple(loop for loop in place.loops if loop.size != depth)
+    return Holding(
+        label, where, _of_expert(graph, place), _over(tensor.numel, place), _over(tensor.bytes, place),
+        _over(grad.node.outputs[0].bytes, grad) if grad else sp.Integer(0),
+        *_states(states.get(label, [])),
+        sp.expand(total_over(tensor.bytes, inner)),
+    )
+
+
+def _states(places: list[Placed]) -> tuple[Expr, Expr]:
+    """Bytes of a parameter's state, and of what of it is a single number."""
+    tensors = sp.Add(*(_over(p.node.outputs[0].bytes, p) for p in places if p.node.outputs[0].shape))
+    return tensors, sp.Add(*(_over(p.node.outputs[0].bytes, p) for p in places if not p.node.outputs[0].shape))
+
+
+def _over(size: Expr, place: Placed) -> Expr:
+    return sp.expand(total_over(sp.expand(size), place.loops))
+
+
+def _by_label(graph: Graph, kind: str) -> dict[str, Placed]:
+    return {place.node.label: place for place in graph.sources(kind)}
+
+
+def _of_expert(graph: Graph, place: Placed) -> bool:
+    if "E" not in graph.symbols:
+        return False
+    shape = place.node.outputs[0].shape
+    stacked = len(shape) > 1 and str(shape[0]) == "E" and "expert" in place.node.label.lower()
+    return stacked or any(loop.size == "E" for loop in place.loops)
+
+
+def depth_of(graph: Graph) -> str:
+    """The size that repeats the layers: that of the forward pass's outermost region; empty where nothing repeats."""
+    sizes = [loop.size for loop in _forward_loops(graph)]
+    return sizes[0] if sizes else ""
+
+
+def _forward_loops(graph: Graph) -> list[Loop]:
+    return [item for item in graph.items if isinstance(item, Loop) and any(_runs(item))]
+
+
+def _runs(loop: Loop) -> list[bool]:
+    found = []
+    for item in loop.items:
+        if isinstance(item, Loop):
+            found += _runs(item)
+        elif item.phase in _FORWARD:
+            found.append(True)
+    return found
+
+
+def one_tower(graph: Graph) -> Loop:
+    """The region of the layers. Raises Unsupported where the forward pass has none, or several."""
+    loops = _forward_loops(graph)
+    if len(loops) == 1:
+        return loops[0]
+    what = "no layer repeats" if not loops else f"{len(loops)} regions of layers run one after the other"
+    raise Unsupported(f"{graph.target} cannot be cut into pipeline stages: {what} in its forward pass; leave out pp")
+
+
+def _places(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Whether a value outside the layers is first used before or after them in the forward pass."""
+    found: dict[str, list[str]] = {}
+    roots = {name: tensor.storage for name, tensor in graph.tensors().items()}
+    passed = False
+    for item in graph.items:
+        if isinstance(item, Loop):
+            passed = passed or bool(_runs(item))
+        elif item.phase in _FORWARD:
+            for ref in item.refs:
+                rows = found.setdefault(roots[ref.value], [])
+                here = AFTER if passed else BEFORE
+                if here not in rows:
+                    rows.append(here)
+    return {value: tuple(rows) for value, rows in found.items()}
+
+
+def kept_by_place(graph: Graph) -> dict[str, Expr] | None:
+    """Bytes kept for backward of one pass, by where the storage was made: before, inside or after the layers."""
+    if graph.kept is None:
+        return None
+    depth = depth_of(graph)
+    position: dict[str, str] = {}
+    passed = False
+    for item in graph.items:
+        if isinstance(item, Loop) and item.size == depth and _runs(item):
+            passed = True
+            position.update((out.value, INSIDE) for node in _all(item) for out in node.node.outputs)
+        elif isinstance(item, Loop):
+            position.update((out.value, INSIDE if item.size == depth else AFTER if passed else BEFORE) for node in _all(item) for out in node.node.outputs)
+        else:
+            position.update((out.value, AFTER if passed else BEFORE) for out in item.outputs)
+    found: dict[str, list[Expr]] = {BEFORE: [], INSIDE: [], AFTER: []}
+    entry = _entry(graph)
+    for value, size in saved_bytes(graph).items():
+        where = position.get(value, AFTER)
+        found[AFTER if value == entry else where].append(size)
+    return {where: sp.expand(sp.Add(*rows)) for where, rows in found.items()}
+
+
+def _entry(graph: Graph) -> str:
+    """The storage that enters the first layer, if layers keep what they are given.
+
+    In the layers count what each hands on, so the first layer's input takes the place of the last one's output, which
+    is kept by what comes after the layers.
+    """
+    loops = _forward_loops(graph)
+    if len(loops) != 1:
+        return ""
+    tensors, kept = graph.tensors(), graph.kept or {}
+    carried = [tensors[ref.value] for place in _all(loops[0]) for ref in place.node.refs if ref.back]
+    before = [item for item in graph.items[: graph.items.index(loops[0])] if not isinstance(item, Loop) and item.phase in _FORWARD]
+    for node in reversed(before):
+        for out in node.outputs:
+            if out.storage in kept and any(c.storage in kept and c.shape == out.shape for c in carried):
+                return out.storage
+    return ""
+
+
+def _all(loop: Loop) -> list[Placed]:
+    found: list[Placed] = []
+    for item in loop.items:
+        found += _all(item) if isinstance(item, Loop) else [Placed(item, ())]
+    return found
+
+
+def boundary(graph: Graph) -> Expr:
+    """Bytes that one stage hands to the next: what the layers carry from one to the next in the forward pass."""
+    loop = one_tower(graph)
+    tensors = graph.tensors()
+    carried = {ref.value for place in _all(loop) for ref in place.node.refs if ref.back}
+    return sp.expand(sp.Add(*(tensors[value].bytes for value in sorted(carried))))
