@@ -58,13 +58,13 @@ def verify(
         source, name = None, target
     if graph is None:
         graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint)
-    source = source or prepared(_source(name, graph), dtype, checkpoint)
+    source = source or prepared(model_behind(name, graph), dtype, checkpoint)
     verification = _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting)
     with emulating() if graph.device == "cuda" else contextlib.nullcontext():
         return verification.certificate()
 
 
-def _source(target: str, graph: Graph) -> ModelSource:
+def model_behind(target: str, graph: Graph) -> ModelSource:
     """The model behind a target. A stored graph's is the file that its source lines name."""
     if target.endswith(".py") or Path(target).is_dir() or Path(target).name == "config.json":
         return source_of(target)
@@ -78,7 +78,7 @@ def _source(target: str, graph: Graph) -> ModelSource:
     except SymacctError as error:
         named = f" ({lines[0]})" if lines else ""
         raise Unsupported(
-            f"{target} is a stored graph and its model file{named} is not here: verify needs the model to run it; "
+            f"{target} is a stored graph and its model file{named} is not here, and only a model can be run; "
             "run it in a checkout of symacct, or name the model file"
         ) from error
 

@@ -184,7 +184,7 @@ def roofline(
     bandwidth = device.needed("bandwidth")
     model = int(evaluate(model_flops(ledger), sizes))
     plain = [_work(kernel, sizes) for kernel in kernels(ledger)]
-    chief = precision or chief_precision(ledger, [(kernel, product) for kernel, product, _, _ in plain])
+    chief = precision or precision_of(chief_dtype(ledger, sizes))
     vector = _vector_peak(device)
 
     def roof(works: Iterable[tuple[Kernel, int, int, int]]) -> Roof:
@@ -211,17 +211,16 @@ def precision_at(kernel: Kernel, asked: str | None) -> str:
     return asked if asked and kernel.dtype in FLOATING else precision_of(kernel.dtype)
 
 
-def chief_precision(ledger: Ledger, works: Iterable[tuple[Kernel, int]]) -> str:
-    """The precision of most product FLOPs; that of the weights where there is no product."""
+def chief_dtype(ledger: Ledger, sizes: Mapping[str, int]) -> str:
+    """The dtype (torch's name) of most product FLOPs; that of the weights where there is no product."""
     totals: dict[str, int] = {}
-    for kernel, product in works:
-        if product:
-            name = precision_at(kernel, None)
-            totals[name] = totals.get(name, 0) + product
-    if not totals:
-        parameters = [out.dtype for place in ledger.graph.sources("parameter") for out in place.node.outputs]
-        return precision_of(parameters[0]) if parameters else _VECTOR
-    return max(totals, key=lambda name: totals[name])
+    for kernel in kernels(ledger):
+        if product := _whole(kernel.product, sizes, kernel):
+            totals[kernel.dtype] = totals.get(kernel.dtype, 0) + product
+    if totals:
+        return max(totals, key=lambda dtype: totals[dtype])
+    parameters = [out.dtype for place in ledger.graph.sources("parameter") for out in place.node.outputs]
+    return parameters[0] if parameters else "float32"
 
 
 def intensity(ledger: Ledger, traffic: str = "unfused", module: str | None = None) -> Expr:

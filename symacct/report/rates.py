@@ -23,8 +23,10 @@ def duration(seconds: Fraction) -> str:
 
 
 def percent(part: Fraction) -> str:
-    """A fraction in percent, with one decimal."""
-    return f"{float(100 * part):.1f} %"
+    """A fraction in percent, with one decimal; two digits below a tenth of a percent."""
+    if 0 < part < Fraction(1, 10**5):
+        return "< 0.001 %"
+    return f"{float(100 * part):.2g} %" if 0 < part < Fraction(1, 1000) else f"{float(100 * part):.1f} %"
 
 
 def digits(number: Fraction) -> str:

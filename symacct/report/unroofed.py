@@ -39,7 +39,7 @@ def _launches(found: Roofline) -> str:
     if each < _HOST_LAUNCH:
         return (
             f"{count} in at least {duration(found.unfused.seconds)}, one every {duration(each)}: less than "
-            "an eager op takes the host, so launching is likely the limit; CUDA graphs or torch.compile launch less"
+            "an eager op takes the host, so launching is likely the limit; CUDA graphs launch all at once"
         )
     limit = "launching is the limit only where the host needs longer for each"
     return f"{count}, one every {duration(each)} on average; {limit}"
@@ -91,8 +91,6 @@ def _host(found: Roofline, under: Under) -> str:
     moved = friendliness.host_bytes(found.ledger)
     number = evaluate(moved, found.sizes)
     formula = text(readable(under(moved), reading_of(found.ledger.graph)))
+    ways = "pinned and with non_blocking=True the copy runs beside the step, from pageable memory it waits"
     need = rate(Fraction(number) / found.unfused.seconds, "B") if found.unfused.seconds else ""
-    return (
-        f"{formula} = {size(number)} from the host for each step, {need} at the least time; from "
-        "pinned memory with non_blocking=True the copy runs beside the step, from pageable memory the step waits for it"
-    )
+    return f"{formula} = {size(number)} from the host for each step, {need} at the least time; {ways}"
