@@ -1,4 +1,6 @@
-"""Numbers as people write them for hardware and training runs, `15e12` or `0.4`, read exactly: never as floats."""
+"""Numbers as people write them for hardware and training runs, `15e12` or `0.4`, read exactly: never as
+floats.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def amount(text: str | int | Fraction, what: str, most: int | None = None) -> Fr
 
 
 def whole(text: str | int | Fraction, what: str) -> int:
-    """The positive integer that `text` spells, such as 80e9. Raises SizeError for a number with a fraction."""
+    """The positive integer that `text` spells, such as 80e9. Raises SizeError for a number with a
+    fraction.
+    """
     value = amount(text, what)
     if value.denominator != 1:
         raise SizeError(f"{what} = {text}: it must be a whole number")

@@ -1,10 +1,14 @@
-"""Accelerators: peak FLOP/s by dtype, memory, bandwidth and links, each device with the source of its figures.
+"""Accelerators: peak FLOP/s by dtype, memory, bandwidth and links, each device with the source of its
+figures.
 
-A card is a name of the table (`devices.toml`), a TOML file of a device of the user's own, or its figures in one line:
+A card is a name of the table (`devices.toml`), a TOML file of a device of the user's own, or its figures in
+one line:
 
-    h100      my.toml      peak=312e12,memory=80e9,bandwidth=1.5e12      bf16=312e12,fp32=19.5e12,memory=80e9,…
+    h100      my.toml      peak=312e12,memory=80e9,bandwidth=1.5e12
+    bf16=312e12,fp32=19.5e12,memory=80e9,…
 
-A file has the keys of the table's rows, without the `[[device]]` above them. Peaks are dense; all figures are exact.
+A file has the keys of the table's rows, without the `[[device]]` above them. Peaks are dense; all figures are
+exact.
 """
 
 from __future__ import annotations
@@ -54,7 +58,9 @@ class Device:
             return self.peaks[dtype]
         has = ", ".join(self.peaks) or "no peak at all"
         unknown = "" if dtype in DTYPES else f"; dtypes are {', '.join(DTYPES)}"
-        raise DeviceError(f"{self.name} has no peak for {dtype}, it has {has}{unknown}; choose one with --precision")
+        raise DeviceError(
+            f"{self.name} has no peak for {dtype}, it has {has}{unknown}; choose one with --precision"
+        )
 
     def ridge(self, dtype: str) -> Fraction:
         """FLOPs a byte from which on an op is bound by arithmetic, not by memory."""
@@ -64,7 +70,9 @@ class Device:
         """The memory, bandwidth or link. Raises DeviceError if it is not known."""
         value = getattr(self, figure)
         if value is None:
-            raise DeviceError(f"{self.name} has no figure for {figure}; give it with --card \"…,{figure}=NUMBER\" or in a file")
+            raise DeviceError(
+                f'{self.name} has no figure for {figure}; give one: --card "…,{figure}=NUMBER", or in a file'
+            )
         return value
 
 
@@ -104,7 +112,9 @@ def device(name: str) -> Device:
 
 
 def card(text: str) -> Device:
-    """The device that `--card` names. Raises DeviceError for what is none, and for figures that are no numbers."""
+    """The device that `--card` names. Raises DeviceError for what is none, and for figures that are no
+    numbers.
+    """
     if "=" in text:
         return _spelled(text)
     if text.strip().lower().endswith(".toml"):
@@ -126,7 +136,9 @@ def _spelled(text: str) -> Device:
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, sign, value = (word.strip() for word in part.partition("="))
         if not sign or not value:
-            raise DeviceError(f"--card {part!r}: write figures by name, as in peak=312e12,memory=80e9,bandwidth=1.5e12")
+            raise DeviceError(
+                f"--card {part!r}: write figures by name, as in peak=312e12,memory=80e9,bandwidth=1.5e12"
+            )
         if key in row:
             raise DeviceError(f"--card gives {key} twice")
         row[key] = value
@@ -144,13 +156,17 @@ def _from_file(path: Path) -> Device:
 
 
 def _made(row: Mapping[str, Any], name: str, source: str = "") -> Device:
-    """A device from the keys of a row. Raises DeviceError for an unknown key or a figure that is no number."""
+    """A device from the keys of a row. Raises DeviceError for an unknown key or a figure that is no
+    number.
+    """
     known = ("peak", "peaks", "aliases", *DTYPES, *_FIGURES, *_TEXTS)
     for key in row:
         if key not in known:
             near = get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise DeviceError(f"{name}: no figure {key!r}; {hint}there are peak, {', '.join((*DTYPES, *_FIGURES))}")
+            raise DeviceError(
+                f"{name}: no figure {key!r}; {hint}there are peak, {', '.join((*DTYPES, *_FIGURES))}"
+            )
     peaks = row.get("peaks", {})
     if not isinstance(peaks, Mapping) or not set(peaks) <= set(DTYPES):
         raise DeviceError(f"{name}: peaks has a number for any of {', '.join(DTYPES)}")
@@ -158,11 +174,22 @@ def _made(row: Mapping[str, Any], name: str, source: str = "") -> Device:
     if "peak" in row and given:
         raise DeviceError(f"{name}: give one peak for every dtype, or a peak for each dtype, not both")
     given = {_ANY: row["peak"]} if "peak" in row else given
-    ordered = {dtype: _figure(given[dtype], f"{name}: {'peak' if dtype == _ANY else dtype}") for dtype in (*DTYPES, _ANY) if dtype in given}
+    ordered = {
+        dtype: _figure(given[dtype], f"{name}: {'peak' if dtype == _ANY else dtype}")
+        for dtype in (*DTYPES, _ANY)
+        if dtype in given
+    }
     numbers = {key: _figure(row[key], f"{name}: {key}") if key in row else None for key in _FIGURES}
     if not ordered and not any(numbers.values()):
         raise DeviceError(f"{name}: no figures; give peak (or a dtype), memory, bandwidth")
-    return Device(name, ordered, **numbers, source=str(row.get("source", source)), notes=str(row.get("notes", "")), asked=name)
+    return Device(
+        name,
+        ordered,
+        **numbers,
+        source=str(row.get("source", source)),
+        notes=str(row.get("notes", "")),
+        asked=name,
+    )
 
 
 def _figure(value: Any, what: str) -> int:

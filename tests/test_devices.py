@@ -10,8 +10,10 @@ from symacct.amounts import amount, whole
 from symacct.devices import DTYPES, card, device, precision_of, table
 from symacct.errors import DeviceError, SizeError
 
-# Dense TFLOP/s in fp32, tf32, fp16, bf16, fp8, int8; GB; GB/s; GB/s of all links. Datasheets of the vendors, Lightning's
-# throughput.py, torchtitan, llm.c's mfu.h, Google Cloud's pages of TPUs and the scaling book, as `source` says in the table.
+# Dense TFLOP/s in fp32, tf32, fp16, bf16, fp8, int8; GB; GB/s; GB/s of all links. Datasheets of the vendors,
+# Lightning's
+# throughput.py, torchtitan, llm.c's mfu.h, Google Cloud's pages of TPUs and the scaling book, as `source`
+# says in the table.
 PUBLISHED = """
 A100-40GB-SXM   19.5   156    312     312     -       624     40   1555  600
 A100-80GB-SXM   19.5   156    312     312     -       624     80   2039  600
@@ -52,7 +54,9 @@ def test_the_table_has_no_other_rows():
 
 
 def test_ridge_points():
-    """kipply (A100), CS336 lecture 10 (H100), the scaling book (TPU v5e), each with the figures that it rounds to."""
+    """kipply (A100), CS336 lecture 10 (H100), the scaling book (TPU v5e), each with the figures that it
+    rounds to.
+    """
     assert card("peak=312e12,bandwidth=1.5e12").ridge("bf16") == 208
     assert float(card("bf16=989e12,bandwidth=3.35e12").ridge("bf16")) == pytest.approx(295.22, abs=0.005)
     assert float(card("peak=1.97e14,bandwidth=8.1e11").ridge("bf16")) == pytest.approx(243.2, abs=0.01)
@@ -62,9 +66,12 @@ def test_ridge_points():
 @pytest.mark.parametrize(
     ("word", "name"),
     [
-        ("h100", "H100-SXM"), ("H100 SXM", "H100-SXM"), ("a100", "A100-80GB-SXM"), ("a100_40gb", "A100-40GB-SXM"),
-        ("NVIDIA A100-SXM4-80GB", "A100-80GB-SXM"), ("NVIDIA H100 80GB HBM3", "H100-SXM"), ("NVIDIA H200", "H200-SXM"),
-        ("v5p", "TPU-v5p"), ("4090", "RTX-4090"), ("Tesla T4", "T4"), ("tpu-v4", "TPU-v4"), ("mi300x", "MI300X"),
+        ("h100", "H100-SXM"), ("H100 SXM", "H100-SXM"), ("a100", "A100-80GB-SXM"),
+        ("a100_40gb", "A100-40GB-SXM"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB-SXM"), ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA H200", "H200-SXM"),
+        ("v5p", "TPU-v5p"), ("4090", "RTX-4090"), ("Tesla T4", "T4"), ("tpu-v4", "TPU-v4"),
+        ("mi300x", "MI300X"),
     ],
 )  # fmt: skip
 def test_common_names(word, name):
@@ -84,12 +91,14 @@ def test_no_name_means_two_devices():
 def test_an_unknown_name_has_near_ones():
     with pytest.raises(DeviceError, match="no card 'h1000'; did you mean H100-SXM"):
         card("h1000")
-    with pytest.raises(DeviceError, match="known: A100-40GB-SXM, .*V100-SXM2"):
+    with pytest.raises(DeviceError, match=r"known: A100-40GB-SXM, .*V100-SXM2"):
         card("abacus")
 
 
 def test_a_dtype_that_a_device_lacks():
-    with pytest.raises(DeviceError, match="A100-80GB-SXM has no peak for fp8, it has fp32, tf32, fp16, bf16, int8"):
+    with pytest.raises(
+        DeviceError, match="A100-80GB-SXM has no peak for fp8, it has fp32, tf32, fp16, bf16, int8"
+    ):
         device("a100").peak("fp8")
     with pytest.raises(DeviceError, match="no peak for bf16, it has fp32, fp16"):
         device("v100").peak("bf16")
@@ -108,10 +117,16 @@ def test_a_card_in_a_line():
 def test_a_card_in_a_file(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(
-        'name = "Mine"\npeaks = { bf16 = 123.4e12, fp32 = 1_000 }\nmemory = 48_000_000_000\nbandwidth = 9.6e11\nsource = "the box"\n'
+        'name = "Mine"\npeaks = { bf16 = 123.4e12, fp32 = 1_000 }\nmemory = 48_000_000_000\n'
+        'bandwidth = 9.6e11\nsource = "the box"\n'
     )
     found = card(str(file))
-    assert (found.name, found.peak("bf16"), found.peak("fp32"), found.memory) == ("Mine", 123_400_000_000_000, 1000, 48 * 10**9)
+    assert (found.name, found.peak("bf16"), found.peak("fp32"), found.memory) == (
+        "Mine",
+        123_400_000_000_000,
+        1000,
+        48 * 10**9,
+    )
     assert (found.bandwidth, found.link, found.source) == (960 * 10**9, None, "the box")
 
 
@@ -120,8 +135,10 @@ def test_a_card_in_a_file(tmp_path):
     [
         ("peak=-3", "peak = -3: it must be more than 0"), ("peak=0,memory=1", "must be more than 0"),
         ("peek=3", "did you mean peak?"), ("peak=fast", "write a number"), ("peak=1.5", "whole number"),
-        ("peak=3,peak=4", "gives peak twice"), ("peak=3,bf16=4", "not both"), ("memory", "no card 'memory'"),
-        ("name=x", "no figures"), ("peak=", "write figures by name"), ("nowhere.toml", "cannot read the card"),
+        ("peak=3,peak=4", "gives peak twice"), ("peak=3,bf16=4", "not both"),
+        ("memory", "no card 'memory'"),
+        ("name=x", "no figures"), ("peak=", "write figures by name"),
+        ("nowhere.toml", "cannot read the card"),
     ],
 )  # fmt: skip
 def test_cards_that_cannot_be(text, says):
@@ -131,7 +148,9 @@ def test_cards_that_cannot_be(text, says):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["memory = [1]", "memory = nan", "peaks = 3", "peaks = { fp7 = 1 }", "= 3", "memory = true"])
+@pytest.mark.parametrize(
+    "text", ["memory = [1]", "memory = nan", "peaks = 3", "peaks = { fp7 = 1 }", "= 3", "memory = true"]
+)
 def test_files_that_cannot_be(tmp_path, text):
     file = tmp_path / "bad.toml"
     file.write_text(text)

@@ -20,15 +20,21 @@ REACH = 400
 small = st.integers(1, 40)
 signed = st.integers(-30, 30)
 rising = st.builds(lambda a, b, c: a * B**2 + b * B + c, st.integers(0, 5), small, st.integers(0, 300))
-floored = st.builds(lambda a, b, q: a * sp.floor(B / q) + b * sp.ceiling(B * 2 / (q + 1)), small, small, st.integers(2, 9))
-wavy = st.builds(lambda a, b, c, e: a * B**3 + b * B**2 + c * B + e, st.integers(1, 3), signed, signed, st.integers(0, 300))
+floored = st.builds(
+    lambda a, b, q: a * sp.floor(B / q) + b * sp.ceiling(B * 2 / (q + 1)), small, small, st.integers(2, 9)
+)
+wavy = st.builds(
+    lambda a, b, c, e: a * B**3 + b * B**2 + c * B + e, st.integers(1, 3), signed, signed, st.integers(0, 300)
+)
 limits = st.integers(1, 5000)
 
 
 def brute(ceilings, allowed=lambda x: True):
     """Every allowed size up to REACH at which all ceilings hold."""
     return [
-        x for x in range(1, REACH) if allowed(x) and all(evaluate(c.bytes, {"B": x}) <= c.limit for c in ceilings)
+        x
+        for x in range(1, REACH)
+        if allowed(x) and all(evaluate(c.bytes, {"B": x}) <= c.limit for c in ceilings)
     ]
 
 
@@ -91,7 +97,10 @@ def test_a_symbolic_closed_form():
     root = inverse(form, T)
     assert (root.a, root.b, root.c) == (5 * B * h, 34 * B * d, 16 * d**2)
     back = form.xreplace({T: root.bound(M)})  # put back in, the bytes are the limit
-    assert sp.expand(back.xreplace({B: sp.Integer(2), d: sp.Integer(8), h: sp.Integer(2), M: sp.Integer(10**6)})) == 10**6
+    assert (
+        sp.expand(back.xreplace({B: sp.Integer(2), d: sp.Integer(8), h: sp.Integer(2), M: sp.Integer(10**6)}))
+        == 10**6
+    )
     assert inverse(form - 40 * B * T * d, T) is None  # the sign of b depends on sizes
     assert inverse(B**3, B) is None
     assert inverse(d, B) is None
@@ -166,7 +175,8 @@ def test_fewest_refuses_what_grows():
     ("text", "truth"),
     [
         ("B", 1), ("7", 0), ("d*B + T", 1), ("T/B", -1), ("ceiling(d/B) + 3", -1), ("B*T - T*B**2", -1),
-        ("Max(B, 3)", 1), ("Max(B, d/B)", None), ("Mod(B, 3)", None), ("B**2 - 9*B", None), ("floor(B/3)*B", 1),
+        ("Max(B, 3)", 1), ("Max(B, d/B)", None), ("Mod(B, 3)", None), ("B**2 - 9*B", None),
+        ("floor(B/3)*B", 1),
         ("d*B - h*B", None), ("Min(2*B, T)", 1), ("-floor(B/2)", -1), ("3/B**2", -1),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ import click
 
 from symacct.errors import SymacctError
 
-_VERBS = ("derive", "verify", "check", "measure", "latex", "explain", "diff", "graphs", "rules")
+_VERBS = ("derive", "verify", "check", "plan", "measure", "latex", "explain", "diff", "graphs", "rules")
 
 
 class _Verbs(click.Group):

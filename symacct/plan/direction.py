@@ -10,8 +10,8 @@ Expr = sp.Expr
 
 
 def direction(expr: Expr, size: sp.Symbol) -> int | None:
-    """1 if the expression never falls as the size grows over positive integers, -1 if it never rises, 0 if it is
-    the same; None if neither is proved.
+    """1 if the expression never falls as the size grows over positive integers, -1 if it never rises, 0 if it
+    is the same; None if neither is proved.
 
     >>> from symacct.symbols import symbol
     >>> direction(symbol("B") ** 2 - symbol("B"), symbol("B"))

@@ -1,8 +1,10 @@
-"""The largest size, or the fewest devices, with which a number of bytes stays within a limit: exact, over integers.
+"""The largest size, or the fewest devices, with which a number of bytes stays within a limit: exact, over
+integers.
 
-Asked is max {x : every form(x) <= limit, x allowed} with all other sizes known. Where each form never falls as x grows,
-that is a bisection. Polynomials that rise and fall have finitely many places where they cross the limit; these are
-isolated exactly. What x may be (`allowed`) comes from the model: divisors, multiples, a table's length.
+Asked is max {x : every form(x) <= limit, x allowed} with all other sizes known. Where each form never falls
+as x grows, that is a bisection. Polynomials that rise and fall have finitely many places where they cross the
+limit; these are isolated exactly. What x may be (`allowed`) comes from the model: divisors, multiples, a
+table's length.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ class Ceiling:
 class Solved:
     """The largest `size`, and what stops the next.
 
-    `number` is None where not even the `smallest` allowed size fits; then `short` says by how much. `next` is the
-    allowed size behind `number`, and `binding` the index of the ceiling that it breaks most; both None where every size
-    fits, however large. `gaps` are sizes below `number` that do not fit. `tried`: no size beyond this one was looked at.
+    `number` is None where not even the `smallest` allowed size fits; then `short` says by how much. `next` is
+    the allowed size behind `number`, None where there is none, and `binding` the index of the ceiling that
+    stops it, or any size behind; None where every size fits, however large. `gaps` are sizes below `number`
+    that do not fit. `tried`: no size beyond this one was looked at.
     """
 
     size: str
@@ -50,7 +53,9 @@ class Solved:
     tried: int | None = None
 
 
-def largest(ceilings: Sequence[Ceiling], size: sp.Symbol, allowed: Callable[[int], bool] = lambda x: True) -> Solved:
+def largest(
+    ceilings: Sequence[Ceiling], size: sp.Symbol, allowed: Callable[[int], bool] = lambda x: True
+) -> Solved:
     """The largest allowed `size`, a positive integer, at which each of the ceilings holds.
 
     Raises SizeError when a ceiling depends on another size, or no allowed size is found.
@@ -73,7 +78,9 @@ def fewest(ceilings: Sequence[Ceiling], count: sp.Symbol) -> int | None:
     """
     for ceiling in ceilings:
         if direction(ceiling.bytes, count) not in (0, -1):
-            raise SizeError(f"{ceiling.bytes} may grow with {count.name}, so the fewest cannot be found by halving")
+            raise SizeError(
+                f"{ceiling.bytes} may grow with {count.name}, so the fewest cannot be found by halving"
+            )
     problem = _Problem(tuple(ceilings), count, lambda x: True)
     high = 1
     while not problem.fits(high):
@@ -103,7 +110,9 @@ class _Problem:
     def smallest(self) -> int:
         found = next((x for x in range(1, _SCANNED) if self.allowed(x)), None)
         if found is None:
-            raise SizeError(f"no {self.size.name} below {_SCANNED:,} meets the model's conditions at these sizes")
+            raise SizeError(
+                f"no {self.size.name} below {_SCANNED:,} meets the model's conditions at these sizes"
+            )
         return found
 
     def after(self, x: int) -> int | None:
@@ -116,18 +125,20 @@ class _Problem:
             if self.allowed(y) and self.fits(y):
                 return y
         if x - _STEPS > least:
-            raise SizeError(f"none of the {_STEPS:,} values of {self.size.name} up to {x:,} meets the model's conditions")
+            raise SizeError(
+                f"none of the {_STEPS:,} values of {self.size.name} up to {x:,} meets the model's conditions"
+            )
         return None
 
     def solved(self, smallest: int, number: int | None, **more: object) -> Solved:
         """The answer with what stops the next size."""
         stop = smallest if number is None else self.after(number)
-        if stop is None:
-            return Solved(self.size.name, smallest, number, None, None, **more)
-        over = self.over(stop)
+        over = self.over(stop if stop is not None else (number or 0) + 1)
         worst = max(range(len(over)), key=lambda k: over[k])
         short = max(0, over[worst]) if number is None else 0
-        return Solved(self.size.name, smallest, number, stop, worst if over[worst] > 0 else None, short, **more)
+        return Solved(
+            self.size.name, smallest, number, stop, worst if over[worst] > 0 else None, short, **more
+        )
 
 
 def _rising(problem: _Problem, smallest: int) -> Solved:
@@ -239,7 +250,9 @@ class Inverse:
 
 
 def inverse(form: Expr, size: sp.Symbol) -> Inverse | None:
-    """The closed form of `form <= M` for `size`; None where the degree is above 2 or a sign depends on other sizes."""
+    """The closed form of `form <= M` for `size`; None where the degree is above 2 or a sign depends on other
+    sizes.
+    """
     form = sp.expand(form)
     if size not in form.free_symbols or not form.is_polynomial(size):
         return None

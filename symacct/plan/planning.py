@@ -1,0 +1,173 @@
+"""A plan: what was asked about a model on a card, worked out. Formulas stay with the ledger; here are the
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import sympy as sp
+
+from symacct.account import Ledger
+from symacct.errors import SizeError
+from symacct.parallel import Rank
+from symacct.plan.fitting import Demand, Fit, Solution, demand, fit, solve
+from symacct.plan.inference import Served, serve
+from symacct.plan.question import Case, Question, products_in
+from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent
+from symacct.plan.remedies import Derive, Remedy, remedies
+from symacct.plan.training import Training, train
+from symacct.plan.training_time import samples_of
+from symacct.symbols import symbol
+
+Divide = Callable[[Ledger], Rank]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to a question about a case. A part that does not apply is None."""
+
+    case: Case
+    question: Question
+    precision: str
+    demand: Demand
+    fit: Fit
+    solution: Solution | None
+    training: Training | None
+    served: Served | None
+    remedies: tuple[Remedy, ...] = ()
+    notes: tuple[str, ...] = ()
+    rank: Rank | None = None
+    links: tuple[Sent, ...] = ()
+    fewest: Fewest | None = None
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes of the answer, the solved one included."""
+        return self.case.sizes
+
+
+def plan(
+    case: Case,
+    question: Question,
+    derive: Derive | None = None,
+    tried: bool = True,
+    divide: Divide | None = None,
+) -> Plan:
+    """Work out a plan. Raises SizeError and DeviceError for what is missing, unknown or impossible.
+
+    `derive` traces the target anew for the remedies, which are left out unless `tried`. `divide` gives one
+    rank's share of a ledger, where the step is divided among cards.
+    """
+    ledger, trains = case.ledger, case.ledger.graph.mode == "train"
+    precision, notes = products_in(case, question)
+    memory = question.card.needed("memory")
+    rank = divide(ledger) if divide is not None else None
+    wanted = _demand(case, ledger, rank)
+    least = None
+    if rank is not None:
+        case = replace(case, conditions=(*case.conditions, *rank.conditions))
+        if question.solve == rank.names.of["dp"].name:
+            least = fewest_ranks(rank, wanted, memory, {**case.sizes, **rank.numbers})
+            rank, question = _with_ranks(rank, replace(question, solve=None), least.number)
+        case = case.at(**rank.numbers)
+    solution = _solution(case, question, wanted, memory)
+    if solution is not None and solution.solved.size not in case.sizes:
+        solved = solution.solved
+        if solved.next is None and solved.binding is None:
+            raise SizeError(f"every {solved.size} fits, however large; give a number for it with --at")
+        case = case.at(**{solved.size: solved.smallest if solved.number is None else solved.number})
+    if rank is not None:
+        _check(rank, case.sizes)
+    found = fit(wanted, memory, case.sizes)
+    links: tuple[Sent, ...] = ()
+    if rank is not None:
+        wanted = demand_of(rank, case.under, found.form.phase)
+        found = fit(wanted, memory, case.sizes)
+        links = sent(rank, case.under, case.sizes, question.card.link)
+    training = train(case, question, precision) if trains else None
+    served = None if trains else serve(case, question, precision)
+    measure = lambda new: _demand(case, new, divide(new) if divide is not None else None)  # noqa: E731
+    changes = remedies(case, wanted, found, derive, measure, rank is not None) if tried else ()
+    notes += _notes(case, question, wanted, rank)
+    return Plan(
+        case,
+        question,
+        precision,
+        wanted,
+        found,
+        solution,
+        training,
+        served,
+        changes,
+        tuple(notes),
+        rank,
+        links,
+        least,
+    )
+
+
+def _with_ranks(rank: Rank, question: Question, number: int | None) -> tuple[Rank, Question]:
+    """The rank among another number of data-parallel ones; formulas have that number as a symbol."""
+    if number is None:
+        return rank, question
+    degrees = replace(rank.degrees, data=number)
+    numbers = {**rank.numbers, rank.names.of["dp"].name: number}
+    asked = replace(question, cards=degrees.devices, replicas=number)
+    return replace(rank, degrees=degrees, numbers=numbers), asked
+
+
+def _check(rank: Rank, sizes: Mapping[str, int]) -> None:
+    """Raise SizeError where the degrees do not divide what they must."""
+    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+    for a in rank.conditions:
+        named = set(a.left.free_symbols) | (set(a.right.free_symbols) if a.right is not None else set())
+        if named <= set(numbers) and not a.holds(numbers):
+            said = ", ".join(f"{s.name} = {numbers[s]}" for s in sorted(named, key=str))
+            raise SizeError(f"--parallel: {said} breaks {a.short}; choose degrees that divide it")
+
+
+def _demand(case: Case, ledger: Ledger, rank: Rank | None) -> Demand:
+    """What the whole model needs on a card, or a rank's share of it."""
+    if rank is not None:
+        return demand_of(rank, case.under)
+    formulas = (
+        case.formulas if ledger is case.ledger else {k: case.under(v) for k, v in ledger.formulas.items()}
+    )
+    return demand(ledger.graph, formulas, case.under)
+
+
+def _solution(case: Case, question: Question, wanted: Demand, memory: int) -> Solution | None:
+    """The size that was asked for, else the batch if it moves a byte."""
+    size = question.solve
+    if size is None:
+        batch = samples_of(case.ledger.graph)
+        if (
+            batch is None
+            or not batch.is_Symbol
+            or not any(batch in form.bytes.free_symbols for form in wanted.forms)
+        ):
+            return None
+        size = batch.name
+    return solve(wanted, memory, size, case.sizes, case.conditions, case.ledger.graph.symbols)
+
+
+def _notes(case: Case, question: Question, wanted: Demand, rank: Rank | None) -> list[str]:
+    if rank is not None:
+        whole = [f"{name} is held whole by every rank: {why}" for name, why in rank.whole.items()]
+        outside = (
+            "a rank's bytes are its states and what it keeps; what single ops need for a moment comes on top"
+        )
+        return [outside, *rank.remarks, *whole]
+    found = []
+    if not wanted.exact:
+        kinds = ", ".join(wanted.kinds)
+        found.append(
+            f"where the peak lies follows no rule for this model: the sum of {kinds} is a lower bound of it"
+        )
+    if question.cards > 1 and case.ledger.graph.mode == "train":
+        found.append(
+            "each card holds the whole model and works on a batch of its own; what they send is left out"
+        )
+    return found

@@ -1,0 +1,229 @@
+"""The answer of `plan`: what fits on a card, the largest size that does, time, cost, and what each remedy
+would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import sympy as sp
+
+from symacct.evaluation import evaluate
+from symacct.plan.fitting import Form, Solution
+from symacct.plan.planning import Plan
+from symacct.plan.ranks import Fewest
+from symacct.plan.remedies import Remedy
+from symacct.report.answer import Answer
+from symacct.report.grids import Column, Grid, Page
+from symacct.report.numbers import flops, grouped, share, size
+from symacct.report.planned_formulas import bracketed, closed, limit_name, written
+from symacct.report.planned_time import serving, spelled, training
+from symacct.report.rates import duration, rate
+from symacct.report.readable import text
+from symacct.report.summary import conditions, headline, sizes, totals
+
+Expr = sp.Expr
+_INDENT = 13
+_ROWS = (
+    Column("quantity"),
+    Column("formula", "formula"),
+    Column("value", "right"),
+    Column("of the card", "right"),
+)
+
+
+def as_text(plan: Plan, answer: Answer, page: Page) -> None:
+    """Card, sizes and conditions, then memory, the solved size, time, and remedies."""
+    page.line(headline(answer), "bold")
+    page.hanging("card", card(plan), _INDENT, " · ")
+    page.hanging("sizes", sizes(answer), _INDENT, " · ")
+    if conditions(answer):
+        page.hanging("holds when", conditions(answer), _INDENT, ",  ")
+    for note in plan.notes:
+        page.hanging("note", [note], _INDENT)
+    page.line()
+    page.line(f"memory of {'one card' if plan.rank is None else holder(plan.fit.form)}", "bold")
+    page.grid(memory(plan, answer), heading=False)
+    page.line(verdict(plan), "bold")
+    if plan.fewest is not None:
+        page.line()
+        page.line(f"the fewest {plan.fewest.size.name}", "bold")
+        for line in fewest(plan, plan.fewest, answer):
+            page.hanging("", [line], 2)
+    if plan.solution is not None:
+        page.line()
+        page.line(f"the largest {plan.solution.solved.size}", "bold")
+        for line in solved(plan, plan.solution, answer):
+            page.hanging("", [line], 2)
+    if plan.training is not None or plan.served is not None:
+        page.line()
+        page.line("time" if plan.training is not None else "serving", "bold")
+        page.grid(
+            training(plan, answer) if plan.training is not None else serving(plan, answer), heading=False
+        )
+    if plan.links:
+        page.line()
+        page.line("over the links in a step, what each rank sends by ring", "bold")
+        page.grid(links(plan, answer), heading=False)
+    if plan.remedies:
+        page.line()
+        page.grid(remedies(plan, answer))
+
+
+def card(plan: Plan) -> list[str]:
+    """The card's name and figures, and where they come from."""
+    device = plan.question.card
+    asked = f" (asked for as {device.asked})" if device.asked not in ("", device.name) else ""
+    found = [f"{device.name}{asked}", f"{gigabytes(device.memory or 0)} of memory"]
+    if device.bandwidth:
+        found.append(rate(device.bandwidth, "B"))
+    found.append(f"{rate(device.peak(plan.precision), 'FLOP')} in {plan.precision}, dense")
+    if plan.question.cards > 1:
+        found.append(f"{grouped(plan.question.cards)} of them")
+    return [*found, *([f"source: {device.source}"] if device.source else [])]
+
+
+def gigabytes(count: int) -> str:
+    """`80 GB` where the bytes are whole gigabytes, as a card's are."""
+    return f"{count // 10**9:,} GB" if count % 10**9 == 0 else size(count)
+
+
+def holder(form: Form) -> str:
+    """The rank that a form of a divided step is about."""
+    return f"the {form.phase}" if form.phase.endswith("stage") else form.place
+
+
+# Memory
+
+
+def memory(plan: Plan, answer: Answer) -> Grid:
+    """Bytes by kind, then the peak, each with its share of the card."""
+    if plan.rank is not None:
+        return Grid(_ROWS, tuple(_of_rank(plan, answer)))
+    limit = plan.fit.memory
+    labels = {"parameters": None, "peak memory": plan.fit.need, **plan.fit.kinds}
+    rows: list[tuple[str, ...]] = []
+    last: list[tuple[str, ...]] = []
+    taken = ""
+    for label, name, formula, value in totals(answer).rows:
+        taken = label or (taken if formula else "")
+        if taken in labels:
+            row = (f"{label} {name}".rstrip(), formula, value, _share(labels.get(label), limit))
+            (last if taken == "peak memory" else rows).append(row)
+    rows += last
+    if not plan.demand.exact:
+        least = f"= {text(answer.terms(plan.fit.form.bytes))}"
+        rows.append(("at least", least, size(int(plan.fit.need)), _share(plan.fit.need, limit)))
+    return Grid(_ROWS, tuple(rows))
+
+
+def _of_rank(plan: Plan, answer: Answer) -> Iterator[tuple[str, ...]]:
+    limit = plan.fit.memory
+    for kind, formula in plan.demand.kinds.items():
+        number = plan.fit.kinds[kind]
+        yield kind, f"= {written(formula, answer)}", size(int(number)), _share(number, limit)
+    yield "at least", "= the sum", size(int(plan.fit.need)), _share(plan.fit.need, limit)
+
+
+def _share(number: int | Fraction | None, limit: int) -> str:
+    return share(int(number), limit) if number is not None else ""
+
+
+def verdict(plan: Plan) -> str:
+    """Whether it fits, and by how much."""
+    found, limit = plan.fit, gigabytes(plan.fit.memory)
+    if found.fits and not plan.demand.exact:
+        return f"may fit: at least {size(int(found.need))} of {limit} are needed"
+    if found.fits:
+        return f"fits: {size(int(found.memory - found.need))} of {limit} are left"
+    return f"does not fit: {size(int(found.short))} more than {limit}"
+
+
+# Solving
+
+
+def solved(plan: Plan, solution: Solution, answer: Answer) -> Iterator[str]:
+    """The inequality, the integer, and what stops the next one."""
+    found, limit = solution.solved, plan.fit.memory
+    name = found.size
+    if solution.closed is not None:
+        yield from closed(solution.closed, answer, limit)
+    if found.number is None:
+        least = f"not even {name} = {grouped(found.smallest)} fits"
+        yield f"{least}: short by {size(int(found.short))}"
+    elif found.binding is None and found.next is None:
+        yield f"every {name} fits, however large"
+    else:
+        yield f"{name} = {grouped(found.number)} is the largest"
+    if solution.condition:
+        yield f"a larger {name} breaks {solution.condition}"
+    elif solution.form is not None:
+        stopped = f"{name} = {grouped(found.next or found.smallest)} is stopped by"
+        by = (
+            f"the peak at {solution.form.place}"
+            if solution.form.op
+            else f"what {holder(solution.form)} holds"
+        )
+        yield f"{stopped} {by}; the largest kind is {solution.kind}"
+    if found.gaps:
+        yield f"not every smaller {name} fits: {name} = {', '.join(map(grouped, found.gaps[:3]))} does not"
+    if found.tried is not None:
+        yield f"each {name} up to {grouped(found.tried)} was tried: the formula may rise and fall"
+
+
+def fewest(plan: Plan, found: Fewest, answer: Answer) -> Iterator[str]:
+    """The data-parallel ranks as a solved inequality, and their number."""
+    name, letter = found.size.name, limit_name(answer)
+    over, rest = written(found.over, answer), bracketed(written(found.rest, answer))
+    yield f"{name} ≥ {bracketed(over)}/({letter} - {rest}),  for {holder(found.form)}"
+    yield f"{letter} = {grouped(plan.fit.memory)} B"
+    if found.number is None:
+        yield f"no {name} is enough: what is not divided does not fit by itself"
+    else:
+        yield f"{name} = {grouped(found.number)} is the fewest, {grouped(plan.question.cards)} cards in all"
+
+
+# Links
+
+
+def links(plan: Plan, answer: Answer) -> Grid:
+    """Collectives by axis: how many, their bytes, and their time if nothing else is done meanwhile."""
+    columns = (Column("axis"), Column("bytes", "formula"), Column("sent", "right"), Column("alone", "right"))
+    rows = []
+    for row in plan.links:
+        alone = "" if row.seconds is None else duration(row.seconds)
+        label = f"{row.axis} {row.kind} × {spelled(Fraction(row.count))}"
+        formula = written(row.payload, answer)
+        if row.ranks is not None:
+            formula = f"{bracketed(formula)}·({row.ranks} - 1)/{row.ranks}"
+        rows.append((label, f"= {formula}", size(int(row.bytes)), alone))
+    return Grid(columns, tuple(rows))
+
+
+# Remedies
+
+
+def remedies(plan: Plan, answer: Answer) -> Grid:
+    """What each remedy would change: the formula that a kind of bytes becomes, and the peak."""
+    columns = (
+        Column("remedy"),
+        Column("becomes", "formula"),
+        Column("peak", "right"),
+        Column("saves", "right"),
+    )
+    return Grid(columns, tuple(row for remedy in plan.remedies for row in _remedy(plan, remedy, answer)))
+
+
+def _remedy(plan: Plan, remedy: Remedy, answer: Answer) -> Iterator[Sequence[str]]:
+    formula = (
+        f"{remedy.kind} = {written(remedy.becomes, answer)}" if remedy.becomes is not None else remedy.how
+    )
+    peak = "" if remedy.peak is None else size(int(remedy.peak)).partition(" (")[0]
+    saved = "" if remedy.peak is None else size(max(0, int(plan.fit.need - remedy.peak))).partition(" (")[0]
+    yield remedy.name, formula, peak, saved
+    if remedy.becomes is not None and remedy.how:
+        yield "", remedy.how, "", ""
+    if remedy.more is not None:
+        more = flops(int(evaluate(remedy.more, plan.sizes)))
+        yield "", f"and {more} more a step: {text(answer.terms(remedy.more))}", "", ""

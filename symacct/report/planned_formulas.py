@@ -1,0 +1,121 @@
+"""How `plan` writes formulas: as multiples of N, over common divisors, and solved for a size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import sympy as sp
+
+from symacct.plan.solving import Inverse
+from symacct.report.answer import Answer
+from symacct.report.numbers import grouped
+from symacct.report.readable import text
+
+Expr = sp.Expr
+
+
+def written(expr: Expr, answer: Answer) -> str:
+    """A formula in terms of N; what is divided by numbers of ranks stands over a common divisor.
+
+    >>> from symacct.account import Ledger
+    >>> from symacct.report.answer import answer
+    >>> from symacct.symbols import symbol
+    >>> from symacct.targets import graph_of
+    >>> asked = answer(Ledger(graph_of("mlp")))
+    >>> written(asked.formulas["params.total"] * 12 / symbol("dp") + 4 * symbol("B"), asked)
+    '4·B + 12·N/dp'
+    """
+    own = set(answer.ledger.graph.symbols)
+    groups: dict[Expr, list[Expr]] = {}
+    for term in sp.Add.make_args(sp.expand(expr)):
+        divisor = sp.Mul(
+            *(base**-power for base, power in term.as_powers_dict().items() if _divides(base, power, own))
+        )
+        groups.setdefault(divisor, []).append(term * divisor)
+    parts = []
+    for divisor in sorted(groups, key=lambda d: (-max(map(_degree, groups[d])), sp.count_ops(d), str(d))):
+        total = sp.Add(*groups[divisor])
+        sign = "-" if _falls(total) else "+"
+        formula = in_terms_of_n(-total if sign == "-" else total, answer)
+        if divisor != 1:
+            below = text(answer.terms(divisor))
+            formula = f"{bracketed(formula)}/{below if divisor.is_Symbol else f'({below})'}"
+        parts.append(f" {sign} {formula}" if parts else f"-{formula}" if sign == "-" else formula)
+    return "".join(parts)
+
+
+def _degree(term: Expr) -> int:
+    return sum(int(power) for base, power in term.as_powers_dict().items() if base.is_Symbol)
+
+
+def _divides(base: Expr, power: Expr, own: set[str]) -> bool:
+    return bool(base.is_Symbol and power.is_negative and base.name not in own)
+
+
+def in_terms_of_n(expr: Expr, answer: Answer) -> str:
+    """A formula as a multiple of N, the parameters, and what is left, if that is shorter."""
+    plain = text(answer.terms(expr))
+    whole = answer.formulas["params.total"]
+    if "N" in answer.ledger.graph.symbols or not whole.free_symbols:
+        return plain
+    main = max(sp.Add.make_args(whole), key=lambda part: (answer.weight(part), str(part)))
+    coeff, body = main.as_coeff_Mul()
+    parts = (part.as_coeff_Mul() for part in sp.Add.make_args(expr))
+    times = sp.floor(next((mine for mine, other in parts if other == body), sp.Integer(0)) / coeff)
+    if times < 1:
+        return plain
+    short = f"{f'{times}·' if times != 1 else ''}N{added(sp.expand(expr - times * whole), answer)}"
+    return short if len(short) < len(plain) else plain
+
+
+def added(rest: Expr, answer: Answer) -> str:
+    """A formula as it stands behind another, its sign before it; nothing for 0."""
+    if rest == 0:
+        return ""
+    if _falls(rest):
+        return f" - {bracketed(text(answer.terms(sp.expand(-rest))))}"
+    more = text(answer.terms(rest))
+    return f" - {more[1:]}" if more.startswith("-") else f" + {more}"
+
+
+def _falls(expr: Expr) -> bool:
+    """Whether every term has a minus."""
+    return all(part.as_coeff_Mul()[0].is_negative for part in sp.Add.make_args(expr))
+
+
+def bracketed(formula: str) -> str:
+    """A sum in brackets, anything else as it is."""
+    depth, inner = 0, False
+    for at, character in enumerate(formula):
+        depth += (character in "(⌊⌈") - (character in ")⌋⌉")
+        inner = inner or (depth == 0 and formula[at : at + 3] in (" + ", " - "))
+    return f"({formula})" if inner else formula
+
+
+def limit_name(answer: Answer) -> str:
+    """The letter for the card's memory: M, or one that the model leaves free."""
+    return "M" if "M" not in answer.ledger.graph.symbols else "M_card"
+
+
+def closed(inverse: Inverse, answer: Answer, limit: int) -> Iterator[str]:
+    """`B ≤ (M - c)/b`, or the root of a quadratic with its coefficients; then what M is."""
+    name, letter = inverse.size.name, limit_name(answer)
+    if inverse.a == 0:
+        room = f"({letter} - {bracketed(written(inverse.c, answer))})" if inverse.c != 0 else letter
+        under = _factor(inverse.b, inverse.size, 1, answer)
+        yield f"{name} ≤ {room}/{under if under.isalnum() else f'({under})'}"
+    else:
+        yield f"{name} ≤ (√(b² + 4·a·({letter} - c)) - b)/(2·a)"
+        for key, part, power in (("a", inverse.a, 2), ("b", inverse.b, 1)):
+            yield f"{key} = {_factor(part, inverse.size, power, answer)}"
+        yield f"c = {written(inverse.c, answer)}"
+    yield f"{letter} = {grouped(limit)} B"
+
+
+def _factor(expr: Expr, size: sp.Symbol, power: int, answer: Answer) -> str:
+    """What a power of a size is multiplied by, collected as the product of both would be."""
+    terms = answer.terms(sp.expand(expr * size**power))
+    if any((size, power) not in term.factors for term in terms) or len(terms) > 1:
+        return written(expr, answer)
+    return text(replace(term, factors=tuple(f for f in term.factors if f != (size, power))) for term in terms)

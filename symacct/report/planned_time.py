@@ -1,0 +1,154 @@
+"""The parts of the answer of `plan` that speak of time: training, utilisation, serving, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import sympy as sp
+
+from symacct.evaluation import evaluate
+from symacct.plan.planning import Plan
+from symacct.plan.training_time import PER_TOKEN, Run
+from symacct.report.answer import Answer
+from symacct.report.grids import Column, Grid
+from symacct.report.numbers import flops, grouped, size
+from symacct.report.planned_formulas import added, written
+from symacct.report.rates import digits, duration, percent
+from symacct.report.readable import text
+
+_COLUMNS = (Column("quantity"), Column("formula", "formula"), Column("value", "right"))
+
+
+def training(plan: Plan, answer: Answer) -> Grid:
+    """FLOPs, time at the peak and at the share of it that was said, cost, and what a measured rate comes
+    to.
+    """
+    found, question = plan.training, plan.question
+    assert found is not None
+    rows = list(_work(plan, answer))
+    count, where = found.run.cards, "n·peak" if found.run.cards > 1 else "peak"
+    named = f"n = {grouped(count)} cards, " if count > 1 else ""
+    rows.append(
+        ("at the peak", f"= FLOPs/({where})" if count > 1 else "= FLOPs/peak", duration(found.run.seconds))
+    )
+    rows += _ranks(plan, answer)
+    chosen = found.at_mfu or found.run
+    if found.at_mfu is not None:
+        rows.append(
+            (f"at MFU {percent(found.at_mfu.mfu)}", f"= FLOPs/({where}·MFU)", duration(found.at_mfu.seconds))
+        )
+    if question.amount is not None:
+        rows.append(
+            ("card-hours", f"= n·time,  {named.rstrip(', ')}" if count > 1 else "= time", _hours(chosen))
+        )
+    if question.price is not None:
+        rows.append(("cost", f"= card-hours·{digits(question.price)}", digits(chosen.cost(question.price))))
+    rows += _measured(plan)
+    return Grid(_COLUMNS, tuple(rows))
+
+
+def _ranks(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
+    """What the rank with most to do does in a step, and how long it waits for others in a pipeline."""
+    rank, found = plan.rank, plan.training
+    if rank is None or found is None:
+        return
+    mine = sp.expand(plan.case.per_flop * plan.case.under(rank.flops["flops.step"]))
+    number = Fraction(evaluate(mine, plan.sizes))
+    yield "a rank's step", f"= {written(mine, answer)}", flops(int(number))
+    idle = Fraction(evaluate(rank.idle, plan.sizes))
+    seconds = number / found.run.peak * (1 + idle)
+    waits = (
+        f"·(1 + idle),  idle = {text(answer.terms(rank.idle))} = {percent(idle)}" if rank.idle != 0 else ""
+    )
+    yield "", f"at the peak, = FLOPs/peak{waits}", duration(seconds)
+
+
+def _hours(run: Run) -> str:
+    return f"{digits(run.card_hours)} h"
+
+
+def _work(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
+    found, question = plan.training, plan.question
+    assert found is not None
+    chosen = found.step[found.chosen]
+    how = "" if found.chosen == "exact" else f" by {found.chosen}"
+    number = Fraction(evaluate(chosen, plan.sizes))
+    part = "a step" if question.accumulate == 1 else "a micro-batch"
+    yield f"FLOPs of {part}{how}", f"= {text(answer.terms(chosen))}", flops(int(number))
+    if found.per_token is not None:
+        each, active = found.per_token, found.per_token.active
+        plain = active is None or {"N", "D"} & set(answer.ledger.graph.symbols)
+        formula = text(answer.terms(each.flops)) if plain else f"{PER_TOKEN}·N′{added(each.rest, answer)}"
+        yield "a token", f"= {formula}", flops(int(Fraction(evaluate(each.flops, plan.sizes))))
+        if not plain:
+            yield "", f"  N′ = {text(answer.terms(active))}", grouped(int(evaluate(active, plan.sizes)))
+    other = found.step.get("6ND")
+    if other is not None and found.chosen == "exact":
+        less = Fraction(evaluate(other, plan.sizes)) / number - 1
+        which = answer.ledger.convention.params
+        said = f"{percent(abs(less))} {'more' if less > 0 else 'less'}"
+        yield "6·N·D instead", f"with N = {'all' if which == 'all' else which} parameters", said
+    if found.optimizer:
+        products = text(answer.terms(answer.formulas["flops.optimizer"]))
+        yield "the optimizer", f"= {products}, beside the step", f"{percent(found.optimizer)} more"
+    if question.amount is not None:
+        said = f"{spelled(question.amount)} {question.unit}"
+        if found.steps is not None and question.unit != "steps":
+            batch = "" if question.accumulate == 1 else f" of {grouped(question.accumulate)} micro-batches"
+            said += f", {spelled(found.steps)} steps{batch}"
+        yield "FLOPs in all", said, flops(int(found.run.flops))
+
+
+def _measured(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    found, question = plan.training, plan.question
+    assert found is not None
+    if found.mfu is None or found.hfu is None or question.rate is None:
+        return
+    if question.rate_unit == "step-seconds":
+        how = f"step / (n·peak·{duration(question.rate)})"
+    else:
+        how = f"FLOPs a token · {spelled(question.rate)} tokens/s / (n·peak)"
+    yield "MFU measured", f"= {how}", percent(found.mfu)
+    yield "HFU measured", "= the same with what is recomputed", percent(found.hfu)
+    if found.mfu > 1:
+        yield "", "more than the peak: the rate, the card, the precision or the count is another", ""
+
+
+def spelled(number: Fraction) -> str:
+    """A whole number with commas, or four digits of another."""
+    return grouped(int(number)) if number.denominator == 1 else digits(number)
+
+
+def serving(plan: Plan, answer: Answer) -> Grid:
+    """Latency, throughput and cost of a pass: at the least bytes, and as traced."""
+    found, question, mode = plan.served, plan.question, plan.case.ledger.graph.mode
+    assert found is not None
+    least, traced = found.least, found.traced
+    unit = "tokens" if mode in ("decode", "prefill") else "inputs"
+    cached = f" + cache,  cache = {text(answer.terms(found.cache))}" if found.cache != 0 else ""
+    rows = [("bytes at least", f"= weights{cached}", size(int(least.bytes)))]
+    if found.experts is not None:
+        rows.append(("", f"of E experts a layer, {digits(found.experts)} are read if picks are uniform", ""))
+    rows.append(
+        ("FLOPs", f"= {text(answer.terms(answer.formulas['flops.forward']))}", flops(int(least.flops)))
+    )
+    bound = "arithmetic" if least.limit == "compute" else "memory"
+    rows.append(
+        ("latency at least", f"= max(bytes/bandwidth, FLOPs/peak), bound by {bound}", duration(least.seconds))
+    )
+    rows.append(("", "its bytes alone", duration(least.moving)))
+    rows.append(("", "its FLOPs alone", duration(least.computing)))
+    number = f"{grouped(least.replicas)}·" if least.replicas > 1 else ""
+    said = f"= {number}{spelled(Fraction(least.tokens))} {unit}/latency"
+    rows.append(("throughput", said, f"{digits(least.throughput)}/s"))
+    if question.price is not None:
+        rows.append(("cost", f"of a million {unit}", digits(least.cost(question.price))))
+    if found.seconds is not None and question.amount is not None:
+        rows.append((f"time for {spelled(question.amount)}", f"= {unit}/throughput", duration(found.seconds)))
+    alone = f"= the same with all bytes read and written, {size(int(traced.bytes))}"
+    rows.append(("each op alone", alone, duration(traced.seconds)))
+    if found.mfu is not None and found.mbu is not None:
+        rows.append(("MFU measured", "= FLOPs a second/(n·peak)", percent(found.mfu)))
+        rows.append(("of the bandwidth", "= least bytes a second/(n·bandwidth)", percent(found.mbu)))
+    return Grid(_COLUMNS, tuple(rows))

@@ -1,0 +1,364 @@
+"""`symacct plan`: does it fit, how large a batch, how long; against the ledger's own numbers and brute
+force.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from fractions import Fraction
+
+import pytest
+import sympy as sp
+
+from symacct import cli
+from symacct.account import Ledger
+from symacct.errors import SizeError
+from symacct.expressions import parse
+from symacct.plan.fitting import demand, fit, largest_kind, solve
+from symacct.plan.remedies import lower_bounds, scores
+from symacct.plan.solving import Ceiling, fewest
+from symacct.symbols import symbol
+from symacct.targets import graph_of
+
+SMALL = "T=1024,V=50257,L=12,d=768,h=12,f=3072"
+SIZES = {"T": 1024, "V": 50257, "L": 12, "d": 768, "h": 12, "f": 3072}
+TINY = "--card=name=Tiny,bf16=1e12,fp32=5e11,memory=1e9,bandwidth=1e11"
+
+BLOCKS = """
+import torch
+from torch import nn
+dims = {"B": 3, "T": 5, "L": 2, "d": 8}
+class Block(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+    def forward(self, x): return x + self.down(torch.relu(self.up(x)))
+class Net(nn.Module):
+    def __init__(self, L, d):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(d) for _ in range(L))
+    def forward(self, x):
+        for block in self.blocks: x = block(x)
+        return x
+def model(L, d): return Net(L, d)
+def inputs(B, T, d): return torch.randn(B, T, d)
+"""
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process: exit code, stdout, stderr."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main(["plan", *map(str, words)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return Ledger(graph_of("gpt2"))
+
+
+# Text
+
+
+def test_a_plan_in_words(run, golden):
+    words = (
+        "gpt2",
+        "--card",
+        "a100",
+        "--cards",
+        8,
+        "--at",
+        f"B=16,{SMALL}",
+        "--precision",
+        "bf16",
+        "--no-roofline",
+    )
+    code, out, _ = run(
+        *words, "--tokens", "300e9", "--mfu", "0.3", "--price", "1.5", "--tokens-per-second", "1.2e6"
+    )
+    assert code == 0
+    golden(out)
+
+
+def test_a_plan_that_does_not_fit_on_a_narrow_page(run, golden, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    words = ("llama", "--card", "v100", "--precision", "fp16", "--no-roofline", "--at", "B=1,T=4096")
+    code, out, _ = run(*words, "--at", "V=32000,L=32,d=4096,h=32,h_kv=32,d_h=128,f=11008")
+    assert code == 1
+    assert max(map(len, out.splitlines())) <= 60
+    golden(out)
+
+
+def test_the_roofline_is_a_part(run):
+    _, out, _ = run("gpt2", "--card", "h100", "--at", f"B=16,{SMALL}")
+    assert "why MFU is low" in out
+    _, out, _ = run("gpt2", "--card", "fp32=1e12,memory=80e9", "--at", f"B=16,{SMALL}")
+    assert "why MFU is low" not in out  # no bandwidth, no roofline
+    code, _, err = run("gpt2", "--card", "fp32=1e12,memory=80e9", "--at", f"B=16,{SMALL}", "--roofline")
+    assert (code, err.count("no figure for bandwidth")) == (2, 1)
+
+
+# JSON, against the ledger and brute force
+
+
+def test_bytes_are_the_ledgers(run, gpt2):
+    code, out, _ = run("gpt2", "--card", "a100", "--at", f"B=8,{SMALL}", "--format", "json")
+    found = json.loads(out)
+    truth = gpt2.at(B=8, **SIZES)
+    memory = found["memory"]
+    assert code == 0
+    assert memory["need"] == truth["bytes.peak"]
+    assert memory["kinds"]["weights"] == truth["bytes.params"]
+    assert memory["kinds"]["optimizer state"] == truth["bytes.optimizer"]
+    assert memory["limit"] == 80 * 10**9
+    assert memory["fits"]
+    assert found["card"]["asked"] == "a100"
+    assert found["card"]["name"] == "A100-80GB-SXM"
+    assert found["card"]["source"]
+
+
+def test_the_largest_batch_by_brute_force(run, gpt2):
+    _, out, _ = run("gpt2", "--card", "l4", "--at", SMALL, "--format", "json")
+    found = json.loads(out)
+    limit = 24 * 10**9
+    peaks = {B: gpt2.at(B=B, **SIZES)["bytes.peak"] for B in range(1, 41)}
+    truth = max(B for B, peak in peaks.items() if peak <= limit)
+    solved = found["solved"]
+    assert (solved["largest"], solved["next"], found["sizes"]["B"]) == (truth, truth + 1, truth)
+    assert found["memory"]["need"] == peaks[truth]
+    a, b, c = (parse(solved["inverse"][key]) for key in "abc")
+    numbers = {symbol(name): sp.Integer(value) for name, value in SIZES.items()}
+    assert a == 0
+    assert sp.floor((limit - c.xreplace(numbers)) / b.xreplace(numbers)) == truth
+    assert solved["closed"].startswith("B ≤ (M - (12·N")
+
+
+def test_a_memory_too_small(run, gpt2):
+    code, out, _ = run("gpt2", TINY, "--at", SMALL, "--format", "json")
+    found = json.loads(out)
+    assert code == 1
+    assert found["solved"]["largest"] is None
+    assert found["solved"]["short"] == gpt2.at(B=1, **SIZES)["bytes.peak"] - 10**9 == found["memory"]["short"]
+
+
+def test_a_table_bounds_the_length():
+    graph = graph_of("bert")
+    wanted = demand(graph, Ledger(graph).formulas)
+    sizes = {"B": 8, "V": 30522, "L": 12, "d": 768, "h": 12, "f": 3072, "P": 512}
+    found = solve(wanted, 16 * 10**9, "T", sizes, graph.assumptions, graph.symbols)
+    assert (found.solved.number, found.condition) == (512, "T <= 512")
+    assert found.form is None
+
+
+def test_a_batch_that_experts_divide():
+    graph = graph_of("mixtral")
+    ledger = Ledger(graph)
+    sizes = {"T": 33, "V": 512, "L": 3, "d": 64, "h": 4, "h_kv": 2, "d_h": 16, "f": 128, "E": 8, "k": 2}
+    found = solve(demand(graph, ledger.formulas), 60 * 10**6, "B", sizes, graph.assumptions, graph.symbols)
+    fitting = [
+        B for B in range(4, 200, 4) if ledger.at(B=B, **sizes)["bytes.peak"] <= 60 * 10**6
+    ]  # 8 | 33·2·B
+    assert (found.solved.number, found.solved.next) == (fitting[-1], fitting[-1] + 4)
+
+
+def test_widths_and_heads_that_fit(gpt2):
+    wanted = demand(gpt2.graph, gpt2.formulas)
+    sizes = {**SIZES, "B": 4}
+    del sizes["d"]
+    found = solve(wanted, 24 * 10**9, "d", sizes, gpt2.graph.assumptions, gpt2.graph.symbols).solved
+    assert found.number % 12 == 0  # h | d
+    assert found.next == found.number + 12
+    at = {d: gpt2.at(d=d, **sizes)["bytes.peak"] for d in (found.number, found.next)}
+    assert at[found.number] <= 24 * 10**9 < at[found.next]
+
+
+def test_what_can_not_be_solved_for(gpt2):
+    wanted = demand(gpt2.graph, gpt2.formulas)
+    with pytest.raises(SizeError, match="q is no size of the model; sizes are B, T"):
+        solve(wanted, 10**9, "q", SIZES, (), gpt2.graph.symbols)
+    with pytest.raises(SizeError, match="give numbers for T"):
+        solve(wanted, 10**9, "B", {k: v for k, v in SIZES.items() if k != "T"}, (), gpt2.graph.symbols)
+
+
+def test_where_the_peak_is_unknown(gpt2):
+    """A graph whose peak follows no rule: the sum of what it is known to need is a lower bound, and is called so."""
+    unknown = dataclasses.replace(gpt2.graph, peak=None)
+    wanted = demand(unknown, Ledger(unknown).formulas)
+    sizes = {**SIZES, "B": 8}
+    found = fit(wanted, 10**11, sizes)
+    at = gpt2.at(B=8, **SIZES)
+    assert not wanted.exact
+    assert found.need == sum(at[f"bytes.{kind}"] for kind in ("params", "grads", "optimizer", "saved"))
+    assert found.form.place == "all kinds together"
+
+
+def test_time_and_cost_of_gpt2(run):
+    """6·N′ + 12·L·T·d = 874,944,921,600/1024 FLOPs a token, 300e9 tokens, 8 A100 at 30 %: 3.97 days."""
+    words = (
+        "gpt2",
+        "--card",
+        "a100",
+        "--precision",
+        "bf16",
+        "--cards",
+        8,
+        "--at",
+        f"B=100,{SMALL}",
+        "--mfu",
+        "0.3",
+    )
+    _, out, _ = run(*words, "--tokens", "300e9", "--price", "2", "--format", "json", "--no-roofline")
+    time = json.loads(out)["time"]
+    flops = Fraction(874_944_921_600, 1024) * 300 * 10**9
+    seconds = flops / (8 * 312 * 10**12 * Fraction(3, 10))
+    assert time["flops"] == flops
+    assert time["at_mfu"]["days"] == pytest.approx(float(seconds / 86400))
+    assert time["at_mfu"]["cost"] == pytest.approx(float(seconds * 8 * 2 / 3600))
+    assert time["optimizer_steps"] == float(Fraction(300 * 10**9, 8 * 100 * 1024))
+    # nanoGPT's notebook: 37.14 % at 0.755 s for 100 sequences on one A100
+    one = (
+        "gpt2",
+        "--card",
+        "a100",
+        "--precision",
+        "bf16",
+        "--at",
+        f"B=100,{SMALL}",
+        "--format",
+        "json",
+        "--no-roofline",
+    )
+    for rate in (("--step-seconds", "0.755"), ("--tokens-per-second", float(Fraction(102_400, 755) * 1000))):
+        measured = json.loads(run(*one, *rate)[1])["time"]["measured"]
+        assert measured["mfu"] == pytest.approx(0.3714, abs=5e-5)
+        assert measured["hfu"] > measured["mfu"]
+
+
+def test_micro_batches_make_a_step(run):
+    words = (
+        "gpt2",
+        "--card",
+        "a100",
+        "--precision",
+        "bf16",
+        "--at",
+        f"B=4,{SMALL}",
+        "--format",
+        "json",
+        "--no-roofline",
+    )
+    one = json.loads(run(*words, "--step-seconds", "1")[1])["time"]["measured"]["mfu"]
+    many = json.loads(run(*words, "--step-seconds", "1", "--micro-batches", 8)[1])["time"]["measured"]["mfu"]
+    assert many == pytest.approx(8 * one)
+
+
+# Remedies
+
+
+def test_remedies_are_traced_anew(run, tmp_path):
+    file = tmp_path / "blocks.py"
+    file.write_text(BLOCKS)
+    code, out, _ = run(file, TINY, "--at", "B=64,T=256,L=6,d=128", "--format", "json")
+    found = {row["remedy"]: row for row in json.loads(out)["remedies"]}
+    full, half = found["recompute each block"], found["16 bits, bf16"]
+    B, T, L, d = map(symbol, "BTLd")
+    # of each block only its input is left: B·T·d fp32 numbers, the first one's being the model's input
+    assert sp.expand(parse(full["becomes"]) - 4 * B * T * d * L) == 0
+    # in backward its first product runs once more, 2·4·d² a row: torch stops before the last, whose result
+    # none needs
+    assert sp.expand(parse(full["more_flops"]) - 8 * B * T * L * d**2) == 0
+    assert full["saves"] > 0
+    assert sp.expand(parse(half["becomes"]) - 2 * L * (8 * d**2 + 5 * d)) == 0
+    assert code == 0
+
+
+def test_scores_that_fused_attention_would_not_keep():
+    B, T, S, d, h, L = map(symbol, ("B", "T", "S", "d", "h", "L"))
+    kept = 34 * B * T * L * d + 5 * B * L * T**2 * h + 3 * B * S * T * h + 4 * B * S
+    assert scores(kept, {T, S}) == 5 * B * L * T**2 * h + 3 * B * S * T * h
+
+
+def test_fewest_cards_for_all_states(gpt2):
+    """Sharded over n cards, weights and optimizer state are 12·N/n beside what is kept, 16·N/n at the step's
+    end.
+    """
+    n = symbol("n")
+    floor = lower_bounds(demand(gpt2.graph, gpt2.formulas), n)
+    numbers = {symbol(k): sp.Integer(v) for k, v in {**SIZES, "B": 1}.items()}
+    found = fewest([Ceiling(expr.xreplace(numbers), 10**9) for expr in floor], n)
+    at = gpt2.at(B=1, **SIZES)
+    states = at["bytes.params"] + at["bytes.optimizer"]
+
+    def fits(count):
+        begun = Fraction(states, count) + at["bytes.saved"]
+        return begun <= 10**9 and Fraction(states + at["bytes.grads"], count) <= 10**9
+
+    assert found == next(k for k in range(1, 10_000) if fits(k))
+
+
+def test_the_largest_kind(gpt2):
+    wanted = demand(gpt2.graph, gpt2.formulas)
+    assert largest_kind(wanted, {**SIZES, "B": 1}) == "optimizer state"
+    assert largest_kind(wanted, {**SIZES, "B": 64}) == "kept for backward"
+    # a vocabulary beside which all else is small: logits, their gradient, …, three of which are not kept
+    assert largest_kind(wanted, {**SIZES, "B": 64, "L": 1, "V": 10**6}) == "what lives only for the moment"
+    assert fit(wanted, 10**12, {**SIZES, "B": 1}).fits
+
+
+# Bad input
+
+
+EVERY = f"B=8,{SMALL}"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--card", "h1000", "--at", EVERY), "no card 'h1000'; did you mean H100-SXM"),
+        (("--card", "a100", "--precision", "fp8", "--at", EVERY), "has no peak for fp8, it has fp32"),
+        (("--card", "tpu-v4", "--at", EVERY), "TPU-v4 has no peak for fp32, it has bf16, int8"),
+        (("--card", "a100", "--at", "B=8,T=-3"), "T = -3: a size is a positive integer"),
+        (("--card", "a100", "--at", "B=0"), "B = 0: a size is a positive integer"),
+        (("--card", "a100", "--at", "B=8"), "--at leaves out T, V, L, d, h, f"),
+        (("--card", "a100", "--at", EVERY, "--mfu", "1.2"), "--mfu = 1.2: it can be at most 1"),
+        (("--card", "a100", "--at", EVERY, "--mfu", "0"), "--mfu = 0: it must be more than 0"),
+        (("--card", "a100", "--at", EVERY, "--mfu", "40%"), "--mfu = '40%': write a number"),
+        (("--card", "a100", "--at", EVERY, "--tokens", "-5"), "--tokens = -5: it must be more than 0"),
+        (("--card", "a100", "--at", EVERY, "--cards", "1.5"), "--cards = 1.5: it must be a whole number"),
+        (("--card", "a100", "--at", EVERY, "--tokens", "1", "--steps", "2"), "give one of --tokens, --steps"),
+        (("--card", "a100", "--at", f"{EVERY},z=3"), "z: not a size of gpt2"),
+        (("--card", "a100", "--at", EVERY.replace("768", "770")), "breaks Mod(d, h) = 0"),
+        (("--card", "a100", "--at", SMALL.replace("768", "770")), "breaks Mod(d, h) = 0"),
+        (("--card", "a100", "--at", EVERY, "--solve", "q"), "--solve q: not a size of gpt2"),
+        (("--card", "peak=1e12", "--at", EVERY), "has no figure for memory"),
+        (("--card", "memory=1e12", "--at", EVERY), "has no peak at all"),
+        (("--at", EVERY), "Missing option '--card'"),
+        (("--card", "a100", "--at", EVERY, "--mode", "decode"), "stored graph of mode train, not decode"),
+    ],
+)  # fmt: skip
+def test_bad_input(run, words, says):
+    code, out, err = run("gpt2", *words)
+    error = err.splitlines()[-1]
+    assert (code, out) == (2, "")
+    assert error.startswith("error: ")
+    assert says in error
+
+
+def test_models_without_tokens(run):
+    words = ("vit", "--card", "a100", "--at", "B=8,n=14,p=16,C=1000,L=12,d=768,h=12,f=3072")
+    code, _, err = run(*words, "--tokens", "1e9")
+    assert (code, err.splitlines()[-1][-30:]) == (2, "ow much with --samples or --steps"[-30:])
+    code, out, _ = run(*words, "--samples", "1.28e6", "--format", "json", "--no-roofline")
+    assert code == 0
+    assert json.loads(out)["time"]["optimizer_steps"] == 160_000
