@@ -83,7 +83,7 @@ class Placing:
         """Agree with the other ranks on a tensor of this shape: float32, as losses compute."""
         sharder = self.sharder
         name = sharder.fresh(self.node.name)
-        sharder.emit(Node(name, "c10d.all_reduce_", (), (Tensor(name, shape, "float32", name),), self.node.phase, self.node.module, self.node.source, notes=sharder.notes))
+        sharder.emit(Node(name, "c10d.all_reduce_", (), (Tensor(name, shape, "float32", name),), self.node.phase, self.node.module, self.node.source, notes=sharder.notes), "")
 
     def want(self, name: str, layout: Layout) -> None:
         """The operand in this layout, by a collective or by dropping what other ranks hold."""
@@ -140,7 +140,7 @@ class Placing:
         name = sharder.fresh(out.value)
         arguments = tuple((k, Ref(source) if isinstance(a, Ref) else a) for k, a in node.arguments)
         made = Tensor(name, out.shape, out.dtype, sharder.made[source].storage)
-        sharder.emit(Node(name, node.op, arguments, (made,), self._phase, self.node.module, self.node.source))
+        sharder.emit(Node(name, node.op, arguments, (made,), self._phase, self.node.module, self.node.source), made.storage)
         return name
 
     def _moved(self, ref: Ref, shape: Shape, tensor: Tensor, held: Layout, layout: Layout) -> str:
@@ -153,9 +153,10 @@ class Placing:
             op = "c10d.reduce_scatter" if isinstance(layout, Part) else "c10d.all_reduce"
         else:
             op = "c10d.all_to_all" if isinstance(layout, Part) else "c10d.all_gather"
-        made = Tensor(name, local_shape(shape, layout, ranks), tensor.dtype, tensor.storage if cut else name, ref.times)
+        within = cut or (op == "c10d.all_reduce" and not ref.back)  # a sum is made in place of its summands
+        made = Tensor(name, local_shape(shape, layout, ranks), tensor.dtype, tensor.storage if within else name, ref.times)
         operand = Ref(ref.value, ref.back, ref.times, None if ref.shape is None else local_shape(shape, held, ranks))
-        self.sharder.emit(self._node(name, op, operand, made))
+        self.sharder.emit(self._node(name, op, operand, made), tensor.storage)
         self.sharder.layouts[name] = layout
         return name
 

@@ -134,6 +134,17 @@ def kept_by_place(graph: Graph) -> dict[str, Expr] | None:
     """Bytes kept for backward of one pass, by where the storage was made: before, inside or after the layers."""
     if graph.kept is None:
         return None
+    position = positions(graph)
+    found: dict[str, list[Expr]] = {BEFORE: [], INSIDE: [], AFTER: []}
+    entry = _entry(graph)
+    for value, size in saved_bytes(graph).items():
+        where = position.get(value, AFTER)
+        found[AFTER if value == entry else where].append(size)
+    return {where: sp.expand(sp.Add(*rows)) for where, rows in found.items()}
+
+
+def positions(graph: Graph) -> dict[str, str]:
+    """Whether each value is made before, inside or after the layers."""
     depth = depth_of(graph)
     position: dict[str, str] = {}
     passed = False
@@ -145,12 +156,7 @@ def kept_by_place(graph: Graph) -> dict[str, Expr] | None:
             position.update((out.value, INSIDE if item.size == depth else AFTER if passed else BEFORE) for node in _all(item) for out in node.node.outputs)
         else:
             position.update((out.value, AFTER if passed else BEFORE) for out in item.outputs)
-    found: dict[str, list[Expr]] = {BEFORE: [], INSIDE: [], AFTER: []}
-    entry = _entry(graph)
-    for value, size in saved_bytes(graph).items():
-        where = position.get(value, AFTER)
-        found[AFTER if value == entry else where].append(size)
-    return {where: sp.expand(sp.Add(*rows)) for where, rows in found.items()}
+    return position
 
 
 def _entry(graph: Graph) -> str:

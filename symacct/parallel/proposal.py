@@ -33,9 +33,11 @@ class Plan:
     whole: Mapping[str, str]
 
 
-def propose(graph: Graph, ranks: Expr, sizes: Mapping[str, int] | None = None, sequence: tuple[Expr, ...] = ()) -> Plan:
-    """The plan, for these sizes if numbers are given: what they do not divide stays whole."""
-    whole: dict[str, str] = {}
+def propose(
+    graph: Graph, ranks: Expr, sizes: Mapping[str, int] | None = None, sequence: tuple[Expr, ...] = (), undivided: Mapping[str, str] | None = None
+) -> Plan:
+    """The plan, for these sizes if numbers are given: what they do not divide stays whole. So does `undivided`: label, reason."""
+    whole: dict[str, str] = dict(undivided or {})
     parts: dict[str, tuple[Expr, ...]] = {}
     while True:
         walk = _Proposer(graph, Division(ranks, {}, sequence), whole=whole, pieces=parts, sizes=dict(sizes or {}))
@@ -122,8 +124,8 @@ class _Proposer(Sharder):
             self._note_fused(node, first)
         return super()._node(node)
 
-    def emit(self, node: Node) -> None:
-        super().emit(node)
+    def emit(self, node: Node, source: str) -> None:
+        super().emit(node, source)
         layout = self.layouts.get(node.outputs[0].value) if node.outputs else None
         if node.op == "aten.narrow" and node.phase == "forward" and isinstance(layout, Part) and not layout.sequence:
             self._wasted(node)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import sympy as sp
 
@@ -16,6 +17,7 @@ from symacct.parallel.data import States, data_traffic, divided_states, gathered
 from symacct.parallel.degrees import AXES, Degrees, Names, names_for
 from symacct.parallel.experts import expert_traffic
 from symacct.parallel.holdings import AFTER, BEFORE, INSIDE, Holding, boundary, depth_of, holdings, kept_by_place, one_tower
+from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
@@ -27,19 +29,28 @@ ONE = sp.Integer(1)
 _SEQUENCES = ("T", "S")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Share:
-    """What a rank of one kind of stage holds, in bytes. `gathered` is what FSDP holds whole for a while, at most."""
+    """What a rank of one kind of stage holds, in bytes. `gathered` is what FSDP holds whole for a while, at most.
+
+    `total` adds up states and activations, which are not all alive at one moment; `peak` is what is.
+    """
 
     stage: Stage
     states: States
     kept: Expr | None
     gathered: Expr
+    peaks: Peaks = field(repr=False, compare=False)
 
     @property
     def total(self) -> Expr | None:
         """Everything that this counts; temporaries of single ops are outside."""
         return None if self.kept is None else sp.expand(self.states.total + self.kept) + self.gathered
+
+    @cached_property
+    def peak(self) -> tuple[Expr, ...] | None:
+        """The candidates for the peak, of which the largest holds; None where deaths follow no rule."""
+        return self.peaks.of(self.stage, self.kept, self.gathered, self.states.grads)
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,8 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
     if degrees.stages > 1:
         one_tower(local)
     replicas, spread = _groups(degrees, names)
-    shares = tuple(_share(local, stage, held, replicas, spread, degrees, p) for stage in kinds)
+    peaks = Peaks(local, held, degrees, replicas, spread)
+    shares = tuple(_share(peaks, stage, held, p) for stage in kinds)
     ledger = Ledger(local, convention)
     conditions = [*local.assumptions, *_more_conditions(local, degrees, names)]
     return Rank(
@@ -123,7 +135,8 @@ def _groups(degrees: Degrees, names: Names) -> tuple[Expr, Expr]:
     return n, n / names.of["ep"] if degrees.experts > 1 else n
 
 
-def _share(graph: Graph, stage: Stage, held: tuple[Holding, ...], replicas: Expr, spread: Expr, degrees: Degrees, p: Expr) -> Share:
+def _share(peaks: Peaks, stage: Stage, held: tuple[Holding, ...], p: Expr) -> Share:
+    degrees, replicas, spread = peaks.degrees, peaks.replicas, peaks.spread
     mine = [(h, part) for h in held if (part := _part(h, stage, degrees, p)) != 0]
     e = replicas / spread
     states = [
@@ -133,8 +146,8 @@ def _share(graph: Graph, stage: Stage, held: tuple[Holding, ...], replicas: Expr
     scalars = sp.Add(*(part * h.scalars / (e if h.expert else 1) for h, part in mine))
     columns = zip(*((s.params, s.grads, s.optimizer) for s in states), strict=True)
     params, grads, optimizer = (sp.expand(sp.Add(*column)) for column in columns)
-    total = States(params, grads, sp.expand(optimizer + scalars))
-    return Share(stage, total, _kept(graph, stage, degrees, p), _gathered(mine, e, degrees))
+    kept, gathered = _kept(peaks.graph, stage, degrees, p), _gathered(mine, e, degrees)
+    return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, gathered, peaks)
 
 
 def _part(h: Holding, stage: Stage, degrees: Degrees, p: Expr) -> Expr:

@@ -56,6 +56,16 @@ class Refusal:
     origins: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A storage that a collective makes: by which node, in which regions, of which storage, and in which phase."""
+
+    node: str
+    loops: tuple[Loop, ...]
+    source: str
+    phase: str
+
+
 @dataclass
 class Sharder:
     """One walk over a graph. `refusals` and `conditions` tell afterwards what went wrong and what must divide."""
@@ -72,6 +82,9 @@ class Sharder:
     made: dict[str, Tensor] = field(default_factory=dict)
     out: list[Item] = field(default_factory=list)
     forward: set[str] = field(default_factory=set)
+    births: dict[str, Birth] = field(default_factory=dict)  # of the storages that this division adds
+    last: dict[str, str] = field(default_factory=dict)  # the last node that reads each storage
+    loops: list[Loop] = field(default_factory=list)
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -79,6 +92,8 @@ class Sharder:
         self.maker = {out.value: p.node for p in self.graph.placed() for out in p.node.outputs}
         self.tables: dict[str, str] = {p.node.module: ref.value for p in self.graph.ops if p.node.op == "aten.embedding" for k, ref in p.node.arguments if k == "weight"}
         self.param_of = {p.node.label: p.node.outputs[0] for p in self.graph.sources("parameter")}
+        self.where = {p.node.name: (p.node.phase, tuple(id(loop) for loop in p.loops)) for p in self.graph.placed()}
+        self.home = {out.value: self.where[p.node.name][1] for p in self.graph.placed() for out in p.node.outputs}
         domain = Domain(tuple(self.graph.symbols), self.graph.assumptions)
         drawn = islice(domain.points(7, low=3, high=90_000), _POINTS)
         self._points = [{symbol(n): sp.Integer(v) for n, v in point.items()} for point in drawn]
@@ -121,8 +136,10 @@ class Sharder:
             self._restore(before)
             self.out = []
             self.layouts.update(guess)
+            self.loops.append(loop)
             for item in loop.items:
                 self._item(item)
+            self.loops.pop()
             found = {value: self.layouts[value] for value in carried}
             settled = {value: self._settled_kind(value) if isinstance(x, Summand) else x for value, x in found.items()}
             if settled == guess:
@@ -204,7 +221,7 @@ class Sharder:
         held = self.layouts.get(out.storage, WHOLE)
         if layout == WHOLE and held != WHOLE:
             op = "c10d.all_reduce_" if isinstance(held, Summand) else "c10d.all_gather_"
-            self.emit(Node(self.fresh(out.value), op, (("self", Ref(out.storage)),), (), "backward", node.module, node.source, notes=(*self.notes, GRADIENT)))
+            self.emit(Node(self.fresh(out.value), op, (("self", Ref(out.storage)),), (), "backward", node.module, node.source, notes=(*self.notes, GRADIENT)), out.storage)
             aliases = [value for value, tensor in self.tensors.items() if tensor.storage == out.storage]
             self.layouts.update(dict.fromkeys(aliases, WHOLE))
         elif type(held) is not type(layout):
@@ -225,6 +242,9 @@ class Sharder:
             self._record(out, layout, node)
             if view and isinstance(self.layouts.get(out.storage), Summand) and not isinstance(layout, Summand):
                 self.layouts[out.value] = layout
+        for name, ref in call.refs.items():
+            seen = self.made[call.chosen[name]].storage if name in call.chosen else self.tensors[ref.value].storage
+            self.last[seen] = node.name
         if node.phase in ("backward", "recompute"):
             self._read(node, call)
         self.out.append(self._local(node, call.chosen))
@@ -260,11 +280,15 @@ class Sharder:
         self.count += 1
         return f"{stem}.{self.division.ranks}{self.count}"
 
-    def emit(self, node: Node) -> None:
-        """Insert a node before the one at hand."""
+    def emit(self, node: Node, source: str) -> None:
+        """Insert a node before the one at hand. `source` is the storage that it reads."""
         self.out.append(node)
+        self.last[source] = node.name
+        self.where[node.name] = (node.phase, tuple(id(loop) for loop in self.loops))
         for out in node.outputs:
             self.made[out.value] = out
+            if out.storage == out.value:
+                self.births[out.value] = Birth(node.name, tuple(self.loops), source, node.phase)
             if out.storage == out.value:
                 self.storages[out.value] = out.bytes
                 if node.phase in _PASSES:

@@ -8,6 +8,7 @@ import sympy as sp
 
 from symacct.errors import Unsupported
 from symacct.graph import Assumption, Graph, SymbolInfo
+from symacct.parallel.lifetimes import deaths_of
 from symacct.parallel.sharding import Division, Sharder
 
 Expr = sp.Expr
@@ -23,7 +24,7 @@ def sharded(graph: Graph, division: Division) -> Graph:
     ranks = sorted(division.ranks.free_symbols, key=str)
     return replace(
         graph, items=items, symbols={**graph.symbols, **{s.name: SymbolInfo("tensor-parallel ranks", 2) for s in ranks}},
-        assumptions=(*graph.assumptions, *conditions(sharder)), storages=_storages(sharder), kept=_kept(sharder), peak=None, deaths=None, first_peak=None,
+        assumptions=(*graph.assumptions, *conditions(sharder)), storages=_storages(sharder), kept=_kept(sharder), peak=None, first_peak=None, deaths=deaths_of(sharder),
     )
 
 

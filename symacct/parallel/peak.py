@@ -1,0 +1,90 @@
+"""The peak of one rank: what is alive at every moment of its pass, weighed by what the rank holds of each storage.
+
+On one device, and under tensor and context parallelism, the moments are those of the traced step, so with one
+micro-batch the peak is that of the step. Else it is a bound from above: other micro-batches under way are counted
+with all that they keep, gradients that are summed over micro-batches with all their bytes, and what FSDP gathers with
+its largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import sympy as sp
+
+from symacct.errors import GraphError
+from symacct.graph import Graph
+from symacct.liveness import Timeline, kinds, timeline
+from symacct.parallel.degrees import Degrees
+from symacct.parallel.holdings import AFTER, BEFORE, Holding, depth_of, positions
+from symacct.parallel.pipeline import Stage
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+
+
+class Peaks:
+    """The moments of one rank's graph, weighed for a kind of stage."""
+
+    def __init__(self, graph: Graph, held: tuple[Holding, ...], degrees: Degrees, replicas: Expr, spread: Expr) -> None:
+        self.graph, self.degrees, self.replicas, self.spread = graph, degrees, replicas, spread
+        self.held = {h.label: h for h in held}
+
+    @cached_property
+    def line(self) -> Timeline | None:
+        """The moments; None where deaths follow no rule."""
+        try:
+            return timeline(self.graph) if self.graph.deaths is not None else None
+        except GraphError:
+            return None
+
+    @cached_property
+    def _facts(self) -> tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str], set[str]]:
+        owner: dict[str, str] = {}
+        for op in ("parameter", "gradient", "state"):
+            for place in self.graph.sources(op):
+                label = place.node.label.rpartition(".")[0] if op == "state" else place.node.label
+                owner.update((out.storage, label) for out in place.node.outputs)
+        late = {out.value for p in self.graph.ops if p.node.phase == "optimizer" for out in p.node.outputs}
+        return kinds(self.graph), owner, positions(self.graph), late
+
+    def of(self, stage: Stage, kept: Expr | None, gathered: Expr, grads: Expr) -> tuple[Expr, ...] | None:
+        """The undominated candidates for the peak of a stage, in bytes. `kept` and `grads` are the stage's own."""
+        if self.line is None or kept is None:
+            return None
+        summed = self.degrees.micro_batches > 1
+        weights = {value: self._weight(value, size, stage, summed) for value, size in self.graph.storages.items()}
+        found = [live for _, live in self.line.candidates(weights)]
+        if self.degrees.stages > 1:
+            depth = symbol(depth_of(self.graph))
+            found = [live.xreplace({depth: depth * stage.layers}) for live in found]
+        others = kept * (stage.under_way - 1) / stage.under_way if self.degrees.stages > 1 else 0
+        beside = gathered + others + (grads if summed else 0)
+        return tuple(dict.fromkeys(sp.expand(live + beside) for live in found))
+
+    def _weight(self, value: str, size: Expr, stage: Stage, summed: bool) -> Expr:
+        kind, owner, place, late = (table.get(value, "") if isinstance(table, Mapping) else value in table for table in self._facts)
+        held = self.held.get(owner) if isinstance(owner, str) else None
+        if self._elsewhere(held, str(place), stage) or (summed and held is not None and kind == "gradients"):
+            return sp.Integer(0)
+        zero, shared = self.degrees.zero, self.spread if held is not None and held.expert else self.replicas
+        least = {"parameters": 3, "gradients": 2, "optimizer state": 1}.get(str(kind), 1 if late else 4)
+        single = held is not None and kind == "optimizer state" and self._single(value)
+        own = size / (self.replicas / self.spread) if held is not None and held.expert else size
+        return sp.expand(own / shared) if zero >= least and not single else sp.expand(own)
+
+    def _single(self, value: str) -> bool:
+        return not self._shapes.get(value)
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[Expr, ...]]:
+        return {value: tensor.shape for value, tensor in self.graph.tensors().items()}
+
+    def _elsewhere(self, held: Holding | None, place: str, stage: Stage) -> bool:
+        """Whether a storage belongs to what stands before or after the layers, on another stage."""
+        if self.degrees.stages == 1:
+            return False
+        where = held.where if held is not None else (place,)
+        ends = {BEFORE: stage.before, AFTER: stage.after}
+        return all(w in ends and not ends[w] for w in where)
