@@ -61,15 +61,16 @@ def _points(width: int) -> list[tuple[int, ...]]:
 
 
 def _at(terms: dict[Exponents, Fraction], point: tuple[int, ...]) -> Fraction:
-    """The value at a point; whole numbers stay whole, for speed."""
-    total = Fraction(0)
-    whole = 0
+    """The value at a point; terms of one denominator are added as whole numbers, for speed."""
+    groups: dict[tuple[int, ...], int] = {}
     for exponents, coeff in terms.items():
-        if coeff.denominator == 1 and min(exponents, default=0) >= 0:
-            whole += coeff.numerator * prod(base**e for base, e in zip(point, exponents, strict=True) if e)
-        else:
-            total += coeff * prod(Fraction(base) ** e for base, e in zip(point, exponents, strict=True))
-    return total + whole
+        below = (coeff.denominator, *(-e if e < 0 else 0 for e in exponents))
+        above = coeff.numerator * prod(base**e for base, e in zip(point, exponents, strict=True) if e > 0)
+        groups[below] = groups.get(below, 0) + above
+    return sum(
+        (Fraction(whole, first * prod(base**e for base, e in zip(point, rest, strict=True) if e)) for (first, *rest), whole in groups.items()),
+        Fraction(0),
+    )
 
 
 def _reaches(a: _Candidate, b: _Candidate, bases: list[Expr]) -> bool:
