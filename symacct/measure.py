@@ -62,15 +62,31 @@ def measure(
     Raises Unsupported where memory does not suffice, ModelFileError where the model's own code fails.
     """
     _check_memory(ledger, sizes, device)
-    with _guarded(source.name), contextlib.redirect_stdout(sys.stderr), _idle_after(device):
-        step, prepare = _step(source, ledger.graph.mode, sizes, device)
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        nanoseconds = timed(_waiting(step, device), count, warmup, clock, prepare)
-        peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    with _guarded(source.name), contextlib.redirect_stdout(sys.stderr):
+        nanoseconds, peak = _steps(source, ledger.graph.mode, sizes, device, count, warmup, clock)
+    if device == "cuda":
+        torch.cuda.empty_cache()  # the model is gone: room for the product
     product = timed_product(chief_dtype(ledger, sizes), device, clock, side)
     narrow = device == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return Timing(nanoseconds, warmup, device, named(device), product, peak, narrow)
+
+
+def _steps(
+    source: ModelSource,
+    mode: str,
+    sizes: Mapping[str, int],
+    device: str,
+    count: int,
+    warmup: int,
+    clock: Clock,
+) -> tuple[tuple[int, ...], int | None]:
+    """Nanoseconds of each step, and on CUDA the most bytes that tensors held."""
+    step, prepare = _step(source, mode, sizes, device)
+    if device != "cuda":
+        return timed(step, count, warmup, clock, prepare), None
+    torch.cuda.reset_peak_memory_stats()
+    found = timed(_waiting(step, device), count, warmup, clock, prepare)
+    return found, torch.cuda.max_memory_allocated()
 
 
 def timed_product(
@@ -163,16 +179,6 @@ def _waiting(step: Step, device: str) -> Step:
         torch.cuda.synchronize()
 
     return whole
-
-
-@contextlib.contextmanager
-def _idle_after(device: str) -> Iterator[None]:
-    """Give memory back to the device at the end, also after an error."""
-    try:
-        yield
-    finally:
-        if device == "cuda":
-            torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager

@@ -209,6 +209,7 @@ def test_the_parts_add_up_and_none_is_negative(name):
     assert all(p.seconds > 0 for p in parts) and list(parts) == sorted(parts, key=lambda p: -p.seconds)
     assert found.computing <= found.fused.seconds <= found.unfused.seconds
     assert sum(p.seconds for p in found.fused.modules) == found.fused.seconds
+    assert sum(p.seconds for p in found.unfused.ops) == found.unfused.seconds
 
 
 def test_recomputed_blocks_are_a_loss_of_their_own():
@@ -279,6 +280,17 @@ def test_durations_and_rates_are_readable():
         "0 s",
     ]
     assert (rate(989_500_000_000_000, "FLOP"), rate(3_350_000_000_000, "B")) == ("989.5 TFLOP/s", "3.35 TB/s")
+
+
+def test_integer_products_run_at_the_integer_peak():
+    ledger = symacct.derive(
+        model=lambda: Apply(lambda a, b: torch._int_mm(a, b)),
+        inputs=lambda B, d, f: (torch.zeros(B, d, dtype=torch.int8), torch.zeros(d, f, dtype=torch.int8)),
+        dims={"B": 32, "d": 24, "f": 56},
+        mode="forward",
+    )
+    found = roofline(ledger, card("h100"), {"B": 64, "d": 128, "f": 256})
+    assert found.precision == "int8" and found.unfused.peak == 1979 * 10**12
 
 
 # Bad input

@@ -84,10 +84,10 @@ def kernels(ledger: Ledger, fused: bool = False) -> tuple[Kernel, ...]:
 
 
 def _alone(entry: Entry, tensors: dict[str, Tensor]) -> Kernel:
-    operands = (tensors[ref.value].dtype for ref in entry.place.node.refs)
-    return Kernel(
-        (entry,), entry.read, entry.written, next((d for d in operands if d in FLOATING), entry.dtype)
-    )
+    operands = [tensors[ref.value].dtype for ref in entry.place.node.refs]
+    floating = (dtype for dtype in operands if dtype in FLOATING)
+    dtype = next(floating, operands[0] if operands and entry.product != 0 else entry.dtype)
+    return Kernel((entry,), entry.read, entry.written, dtype)
 
 
 def launches(found: tuple[Kernel, ...]) -> Expr:
@@ -106,6 +106,7 @@ class _Merging:
     group: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
     writers: dict[str, list[int]] = field(default_factory=dict)
+    mergeable: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tensors = self.graph.tensors()
@@ -192,6 +193,13 @@ class _Merging:
         )
 
     def _elementwise(self, entry: Entry) -> bool:
+        name = entry.place.node.name
+        if name not in self.mergeable:
+            self.mergeable[name] = self._one_for_one(entry)
+        return self.mergeable[name]
+
+    def _one_for_one(self, entry: Entry) -> bool:
+        """Whether an op makes a value for each element, and nothing works in place on what it touches."""
         node, rule = entry.place.node, find(entry.op)
         kind = rule is not None and (rule.price.__module__.endswith(".pointwise") or node.op in _COPIES)
         if not kind or not node.outputs or any(out.value != out.storage for out in node.outputs):

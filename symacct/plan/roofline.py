@@ -14,7 +14,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -67,7 +67,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The kernels of one module, or of the loss or the optimizer, together."""
+    """Kernels together: those of one module, of the loss, of the optimizer, or of one op."""
 
     name: str
     bounds: tuple[Bound, ...]
@@ -97,9 +97,14 @@ class Part:
         return Fraction(self.product, self.bytes) if self.bytes else Fraction(0)
 
     @property
+    def totals(self) -> tuple[Expr, Expr]:
+        """Product FLOPs and bytes, as formulas."""
+        return add(b.kernel.product for b in self.bounds), add(b.kernel.bytes for b in self.bounds)
+
+    @property
     def formula(self) -> Expr:
         """Product FLOPs for each byte moved, as a formula."""
-        return quotient(add(b.kernel.product for b in self.bounds), add(b.kernel.bytes for b in self.bounds))
+        return quotient(*self.totals)
 
 
 @dataclass(frozen=True)
@@ -138,10 +143,18 @@ class Roof:
     @cached_property
     def modules(self) -> tuple[Part, ...]:
         """The step by module, the longest time first."""
+        return self._by(_name)
+
+    @cached_property
+    def ops(self) -> tuple[Part, ...]:
+        """The step by op, of a merged kernel its last one, the longest time first."""
+        return self._by(lambda kernel: kernel.last.op.removeprefix("aten."))
+
+    def _by(self, name: Callable[[Kernel], str]) -> tuple[Part, ...]:
         parts: dict[str, list[Bound]] = {}
         for bound in self.bounds:
-            parts.setdefault(_name(bound.kernel), []).append(bound)
-        made = [Part(name, tuple(found)) for name, found in parts.items()]
+            parts.setdefault(name(bound.kernel), []).append(bound)
+        made = [Part(key, tuple(found)) for key, found in parts.items()]
         return tuple(sorted(made, key=lambda part: (-part.seconds, part.name)))
 
 
@@ -241,8 +254,15 @@ def intensity(ledger: Ledger, traffic: str = "unfused", module: str | None = Non
 
 
 def quotient(above: Expr, below: Expr) -> Expr:
-    """A quotient of formulas in lowest terms; 0 where nothing is moved."""
-    return sp.cancel(above / below) if below != 0 else sp.Integer(0)
+    """A quotient of expanded formulas without common monomials; of polynomials also without common sums.
+
+    One term above has monomials for divisors only; where sizes are rounded, no polynomial division is tried.
+    """
+    if below == 0 or above == 0:
+        return sp.Integer(0)
+    if above.is_Add and not (above.has(sp.Function) or below.has(sp.Function)):
+        return sp.cancel(above / below)
+    return sp.factor_terms(above) / sp.factor_terms(below)
 
 
 def _products_alone(ledger: Ledger, chosen: Iterable[Kernel]) -> Expr:

@@ -14,14 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-import sympy as sp
-
 from symacct.evaluation import evaluate
-from symacct.plan.fusion import Kernel, least_product
+from symacct.plan.fusion import Kernel
 from symacct.plan.roofline import Bound, Roofline
 from symacct.rules import find
 
-Expr = sp.Expr
 USEFUL = "useful products at the peak"
 FUSING = "element-wise chains that are not fused"
 _KINDS = {
@@ -92,7 +89,7 @@ def _of_product(bound: Bound, module: str, found: Roofline) -> Iterator[tuple[st
     at_own, chief = Fraction(bound.product, bound.peak), found.unfused.peak
     yield (
         "products that wait for memory",
-        "more rows in one product, by a larger batch",
+        "larger matrices: more rows by a larger batch, or wider layers",
         module,
         bound.seconds - at_own,
     )
@@ -112,11 +109,13 @@ def _of_product(bound: Bound, module: str, found: Roofline) -> Iterator[tuple[st
 
 def _model(bound: Bound, found: Roofline) -> int | Fraction:
     """The kernel's product FLOPs without what only the hardware repeats."""
-    total = sp.Integer(0)
-    for entry in bound.kernel.entries:
-        if entry.phase != "recompute" and entry.product != 0:
-            total += sp.cancel(least_product(entry) * (entry.product - entry.recomputed) / entry.product)
-    return evaluate(total, found.sizes)
+    entry = bound.kernel.last  # a product is a kernel of its own
+    if entry.phase == "recompute":
+        return 0
+    if entry.recomputed == 0:
+        return bound.product
+    repeated = Fraction(evaluate(entry.recomputed, found.sizes)) / evaluate(entry.product, found.sizes)
+    return bound.product * (1 - repeated)
 
 
 def _kind(kernel: Kernel) -> tuple[str, str]:

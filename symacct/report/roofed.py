@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +12,7 @@ from symacct.devices import precision_of
 from symacct.evaluation import evaluate
 from symacct.formula_text import to_text
 from symacct.plan import friendliness, slowness
-from symacct.plan.roofline import Part, Roof, Roofline
+from symacct.plan.roofline import Part, Roof, Roofline, quotient
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import grouped, size
 from symacct.report.rates import digits, duration, percent, rate
@@ -22,10 +22,12 @@ from symacct.report.unroofed import besides
 Expr = sp.Expr
 Under = Callable[[Expr], Expr]
 _MOST = 12
+_OPS = 6
 _HOST_LAUNCH = Fraction(
     10, 10**6
 )  # the order of what an eager op costs the host; decides only what stands first
 _LABEL = 10
+_LEAST = 2000  # a loss of less than this part of the time is not told
 
 
 def as_text(page: Page, found: Roofline, under: Under = lambda expr: expr) -> None:
@@ -40,7 +42,9 @@ def as_text(page: Page, found: Roofline, under: Under = lambda expr: expr) -> No
     page.line()
     page.grid(_ceilings(found, under))
     page.line()
-    page.grid(_modules(found))
+    page.grid(_parts(found, "module", found.unfused.modules, found.fused.modules, _MOST))
+    page.line()
+    page.grid(_parts(found, "op", found.unfused.ops, (), _OPS))
     page.line()
     page.grid(_intensities(found, under))
     page.line()
@@ -91,48 +95,36 @@ def _ceilings(found: Roofline, under: Under) -> Grid:
     return Grid(columns, tuple(rows))
 
 
-def _modules(found: Roofline) -> Grid:
-    """The modules by their unfused time, what bounds them, and their time with fused chains."""
-    fused = {part.name: part.seconds for part in found.fused.modules}
-    parts, whole = found.unfused.modules, found.unfused.seconds
-    shown = parts if len(parts) <= _MOST + 1 else parts[:_MOST]
-    rows = [_module(part, whole, fused.get(part.name, Fraction(0))) for part in shown]
+def _parts(found: Roofline, kind: str, parts: Sequence[Part], merged: Sequence[Part], most: int) -> Grid:
+    """The widest modules or ops by their unfused time: what bounds them, and their time with fused chains."""
+    whole, fused = found.unfused.seconds, {part.name: part.seconds for part in merged}
+    shown = parts if len(parts) <= most + 1 else parts[:most]
+    rows = [(part.name, part.limit, _ratio(part), *_times([part], whole, fused)) for part in shown]
     if len(shown) < len(parts):
-        rest = sum((part.seconds for part in parts[_MOST:]), Fraction(0))
-        merged = sum((fused.get(part.name, Fraction(0)) for part in parts[_MOST:]), Fraction(0))
-        rows.append(
-            (f"{len(parts) - _MOST} more", "", "", duration(rest), percent(rest / whole), duration(merged))
-        )
-    columns = (
-        Column("module"),
-        Column("bound by"),
-        Column("FLOP/B", "right"),
-        Column("at least", "right"),
-        Column("share", "right"),
-        Column("fused", "right"),
-    )
+        rows.append((f"{len(parts) - most} more", "", "", *_times(parts[most:], whole, fused)))
+    headings = ("FLOP/B", "at least", "share", "fused")
+    columns = (Column(kind), Column("bound by"), *(Column(heading, "right") for heading in headings))
     return Grid(columns, tuple(rows))
 
 
-def _module(part: Part, whole: Fraction, fused: Fraction) -> tuple[str, ...]:
-    ratio = digits(part.intensity) if part.product else "—"
-    return (
-        part.name,
-        part.limit,
-        ratio,
-        duration(part.seconds),
-        percent(part.seconds / whole),
-        duration(fused),
-    )
+def _ratio(part: Part) -> str:
+    return digits(part.intensity) if part.product else "—"
+
+
+def _times(parts: Sequence[Part], whole: Fraction, fused: Mapping[str, Fraction]) -> tuple[str, str, str]:
+    """The time of parts together, its share of the whole, and what fusing leaves of it."""
+    seconds = sum((part.seconds for part in parts), Fraction(0))
+    merged = sum((fused.get(part.name, Fraction(0)) for part in parts), Fraction(0))
+    return duration(seconds), percent(seconds / whole) if whole else "", duration(merged) if fused else ""
 
 
 def _intensities(found: Roofline, under: Under) -> Grid:
     """Product FLOPs for each byte moved, as formulas, of the modules that multiply."""
     reading = reading_of(found.ledger.graph)
     rows = []
-    for part in found.unfused.modules[:_MOST]:
-        if part.product:
-            rows.append((part.name, _quotient(under(part.formula), reading), digits(part.intensity)))
+    for part in [part for part in found.unfused.modules if part.product][:_MOST]:
+        formula = quotient(*map(under, part.totals))
+        rows.append((part.name, _quotient(formula, reading), digits(part.intensity)))
     columns = (
         Column("module"),
         Column("product FLOPs for each byte, op by op", "formula"),
@@ -143,7 +135,7 @@ def _intensities(found: Roofline, under: Under) -> Grid:
 
 def _quotient(expr: Expr, reading: Reading) -> str:
     """A quotient with brackets only where they are needed."""
-    parts = sp.fraction(sp.cancel(expr))
+    parts = sp.fraction(expr)
     above, below = (text(readable(side, reading)) for side in parts)
     above = f"({above})" if _is_sum(above) else above
     return above if parts[1] == 1 else f"{above} / {below if below.isalnum() else f'({below})'}"
@@ -162,7 +154,8 @@ def _is_sum(formula: str) -> bool:
 def _losses(found: Roofline) -> Grid:
     whole = found.unfused.seconds
     rows = [(duration(slowness.useful(found)), percent(slowness.useful(found) / whole), slowness.USEFUL, "")]
-    for loss in slowness.losses(found):
+    shown = [loss for loss in slowness.losses(found) if loss.seconds * _LEAST >= whole]
+    for loss in shown:
         where = ", ".join(name for name in loss.modules[:3] if name)
         more = f"; {loss.remedy}" if loss.remedy else ""
         reason = f"{loss.reason}{f' ({where})' if where else ''}{more}"
@@ -243,6 +236,10 @@ def _roof(roof: Roof) -> dict[str, Any]:
                 "intensity_formula": to_text(part.formula),
             }
             for part in roof.modules
+        ],
+        "ops": [
+            {"op": part.name, "bound": part.limit, "seconds": float(part.seconds), "bytes": part.bytes}
+            for part in roof.ops
         ],
     }
 
