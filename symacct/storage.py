@@ -13,7 +13,7 @@ from symacct.errors import FormulaError, GraphError
 from symacct.expressions import parse, to_text
 from symacct.graph import Assumption, Death, Graph, Item, Loop, Node, Ref, SymbolInfo, Tensor
 
-VERSION = 2
+VERSION = 3
 
 
 def dumps(graph: Graph) -> str:
@@ -132,8 +132,8 @@ def _read_graph(data: dict[str, Any]) -> Graph:
         remarks=tuple(data["remarks"]),
         storages={name: parse(size) for name, size in data["storages"].items()},
         peak=None if data["peak"] is None else tuple((name, parse(live)) for name, live in data["peak"]),
-        first_peak=None if data.get("first_peak") is None else tuple((name, parse(live)) for name, live in data["first_peak"]),
-        deaths=None if data.get("deaths") is None else {name: tuple(_read_death(*rule) for rule in rules) for name, rules in data["deaths"].items()},
+        first_peak=None if data["first_peak"] is None else tuple((name, parse(live)) for name, live in data["first_peak"]),
+        deaths=None if data["deaths"] is None else {name: tuple(_read_death(*rule) for rule in rules) for name, rules in data["deaths"].items()},
         kept=None if data["kept"] is None else {name: parse(count) for name, count in data["kept"].items()},
         variant=data.get("variant", ""),
     )

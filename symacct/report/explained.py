@@ -11,11 +11,14 @@ from typing import Any
 import sympy as sp
 
 from symacct.account import Entry, Ledger, saved_bytes
+from symacct.copying import copies
 from symacct.errors import SizeError
 from symacct.expressions import to_text
 from symacct.graph import Node, Placed, Tensor
 from symacct.memory import keepers, makers
+from symacct.plan.fusion import kernels
 from symacct.report.answer import Answer
+from symacct.report.dying import deaths_in_words
 from symacct.report.grids import Page
 from symacct.report.numbers import flops, size
 from symacct.report.readable import text
@@ -80,18 +83,29 @@ class _Memory:
         graph = answer.ledger.graph
         self.answer, self.keepers, self.makers = answer, keepers(graph), makers(graph)
         self.bytes = saved_bytes(graph)
+        self.deaths = deaths_in_words(graph)
+        self.copies = {copy.entry.place.node.name: copy for copy in copies(answer.ledger)}
+        self.groups = {e.place.node.name: kernel for kernel in kernels(answer.ledger, fused=True) if len(kernel.entries) > 1 for e in kernel.entries}
 
     def said(self, node: Node) -> Iterator[tuple[str, str]]:
         for out in node.outputs:
             if out.storage != out.value and out.storage in self.makers:
-                yield "view", f"of what {_place(self.makers[out.storage].node)} makes"
+                yield "view", f"of what {place_text(self.makers[out.storage].node)} makes"
             elif out.value in self.bytes:
                 total = text(self.answer.terms(self.answer.under(self.bytes[out.value])))
-                readers = dict.fromkeys(_place(p.node) for p in self.keepers.get(out.value, ()))
+                readers = dict.fromkeys(place_text(p.node) for p in self.keepers.get(out.value, ()))
                 yield "kept", f"{total} bytes for backward, read by {', '.join(readers) or 'no op that was recorded'}"
+            if out.value in self.deaths:
+                yield "dies", self.deaths[out.value]
+        if node.name in self.copies:
+            yield "copy", f"{self.copies[node.name].rule}: {self.copies[node.name].advice}"
+        if node.name in self.groups:
+            others = [e.op for e in self.groups[node.name].entries if e.place.node.name != node.name]
+            yield "fuses", f"with {', '.join(others)} into one kernel"
 
 
-def _place(node: Node) -> str:
+def place_text(node: Node) -> str:
+    """An op with its module and line."""
     where = ", ".join(filter(None, [node.module, node.source]))
     return node.op + (f" ({where})" if where else f" {node.label}".rstrip())
 
@@ -158,17 +172,18 @@ def _costs(answer: Answer, entry: Entry) -> Iterator[tuple[str, str]]:
 
 def as_json(answer: Answer, found: Sequence[Line]) -> str:
     """One object with a list of nodes; FLOPs and bytes moved are over all repetitions."""
+    memory = _Memory(answer)
     head = {
         "target": answer.ledger.graph.target,
         "mode": answer.ledger.graph.mode,
         "convention": answer.ledger.convention.as_json(),
     }
     return json.dumps(
-        {**head, "nodes": [_node(answer, line) for line in found]}, indent=2, ensure_ascii=False
+        {**head, "nodes": [_node(answer, line, memory) for line in found]}, indent=2, ensure_ascii=False
     )
 
 
-def _node(answer: Answer, line: Line) -> dict[str, Any]:
+def _node(answer: Answer, line: Line, memory: _Memory | None = None) -> dict[str, Any]:
     node = line.place.node
 
     def written(expr: Expr) -> str:
@@ -187,6 +202,11 @@ def _node(answer: Answer, line: Line) -> dict[str, Any]:
         ],
         "law": line.law,
     }
+    if memory is not None and node.name in memory.copies:
+        made["copy"] = memory.copies[node.name].rule
+    for tensor, out in zip(made["tensors"], node.outputs, strict=True):
+        if memory is not None and out.value in memory.deaths:
+            tensor["dies"] = memory.deaths[out.value]
     if node.label:
         made["label"] = node.label
     if line.entry is not None:
