@@ -13,7 +13,7 @@ from symacct.conventions import Convention
 from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
-from symacct.graph import SOURCES, Graph, Placed, Ref, Tensor, total_over
+from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.rules import RULES, Cost, price
 from symacct.symbols import symbol
 
@@ -189,6 +189,8 @@ class Ledger:
         if graph.mode == "train":
             found["bytes.grads"] = _sum(graph.sources("gradient"), lambda t: t.bytes)
             found["bytes.optimizer"] = _sum(graph.sources("state"), lambda t: t.bytes)
+            masters = [place for place in graph.sources("state") if MASTER in place.node.notes]
+            found["bytes.master"] = _sum(masters, lambda t: t.bytes) if masters else None
         if graph.kept is not None:
             found["bytes.saved"] = add(saved_bytes(graph).values())
         if graph.peak is not None:

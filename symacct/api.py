@@ -11,6 +11,7 @@ from symacct.conventions import convention as named
 from symacct.errors import ModelFileError
 from symacct.report.answer import answer
 from symacct.targets import graph_of
+from symacct.variants import variant
 
 MODES = ("train", "forward", "prefill", "decode")
 DEVICES = ("cuda", "cpu")
@@ -46,12 +47,15 @@ def derive(
     inputs: Callable[..., Any] | Any = None,
     dims: Mapping[str, int] | None = None,
     loss: Callable[..., Any] | None = None,
-    optimizer: Callable[..., Any] | None = None,
+    optimizer: Callable[..., Any] | str | None = None,
     meanings: Mapping[str, str] | None = None,
     mode: str = "train",
     device: str = "cuda",
     dtype: str | None = None,
     checkpoint: str | None = None,
+    recipe: str | None = None,
+    accumulate: bool = False,
+    widths: str | None = None,
     convention: str | None = None,
     allow_unknown: bool = False,
     **switches: str | None,
@@ -59,27 +63,28 @@ def derive(
     """The ledger of a target, or of a model and its inputs given as functions of sizes (or ready, with `dims={}`).
 
     `dtype` ("fp32", "fp16", "bf16") converts the model and its inputs. `checkpoint` recomputes each block ("full") or
-    the modules whose paths fit a pattern, by torch's own checkpoint.
+    the modules whose paths fit a pattern, by torch's own checkpoint. `recipe` ("autocast", "mixed", "megatron",
+    "playbook") trains in two precisions; `accumulate` adds to gradients that earlier micro-batches left; `widths`
+    ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a.
 
     >>> ledger = derive("gpt2")
     >>> ledger.at(B=1, T=1024, V=50257, L=12, d=768, h=12, f=3072)["params.total"]
     124439808
     """
-    chosen = named(convention, **switches)
+    chosen, asked = named(convention, **switches), variant(recipe, accumulate, widths, optimizer if isinstance(optimizer, str) else None)
     if mode not in MODES or device not in DEVICES:
         raise ModelFileError(f"mode = {mode!r}, device = {device!r}: choose from {', '.join(MODES)} and from {', '.join(DEVICES)}")
     if target is None and (model is None or inputs is None):
         raise ModelFileError("nothing to derive: name a target, or give model=, inputs= and dims= (dims={} if both are ready)")
     if target is not None:
-        return Ledger(graph_of(target, mode, device, dtype, checkpoint), chosen, allow_unknown)
-    from symacct.tracing.build import Builder
+        return Ledger(graph_of(target, mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
     from symacct.tracing.model_file import model_source
-    from symacct.tracing.preparation import prepared
+    from symacct.tracing.variation import graph_of as traced
 
     source = model_source(
-        "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=optimizer, meanings=meanings
+        "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=_own(optimizer), meanings=meanings
     )
-    return Ledger(Builder(prepared(source, dtype, checkpoint), mode, device).graph("the model"), chosen, allow_unknown)
+    return Ledger(traced(source, "the model", mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
 
 
 def _function(given: Any) -> Callable[..., Any]:
@@ -87,6 +92,10 @@ def _function(given: Any) -> Callable[..., Any]:
     if isinstance(given, type) or (callable(given) and not hasattr(given, "parameters")):
         return given
     return lambda: given
+
+
+def _own(optimizer: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
+    return None if isinstance(optimizer, str) else optimizer
 
 
 def _texts(given: Iterable[str] | str) -> Iterable[str]:

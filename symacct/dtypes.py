@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from symacct.errors import ModelFileError
+
 WIDTHS: dict[str, int] = {
     "bool": 1,
     "uint8": 1,
@@ -26,7 +28,29 @@ WIDTHS: dict[str, int] = {
     "complex128": 16,
 }
 
+BUILT = ("fp32", "fp16", "bf16")  # the dtypes that a whole model can be converted to
+_EIGHT = ("fp8", "float8", "e4m3", "e5m2", "int8", "uint8", "8bit")
+
+SYMBOLIC = {  # widths that stay symbols, under the names that stand for a dtype then
+    "w_p": "bytes of an element of parameters and buffers",
+    "w_g": "bytes of an element of gradients",
+    "w_o": "bytes of an element of optimizer state",
+    "w_a": "bytes of an element of activations",
+}
+
 FLOATING = frozenset(name for name in WIDTHS if name.startswith(("float", "bfloat", "complex")))
+
+
+def checked(dtype: str | None) -> str | None:
+    """The dtype to convert a model to, if any. Raises ModelFileError for one that no model can be converted to."""
+    if dtype is None or dtype in BUILT:
+        return dtype
+    if any(word in dtype.lower() for word in _EIGHT):
+        raise ModelFileError(
+            f"dtype = {dtype!r}: a model converted to 8 bits does not run, for norms, additions and most products take none; store the "
+            "weights in 8 bits in the model's own code, and cast or scale them there: such tensors are counted as they are"
+        )
+    raise ModelFileError(f"dtype = {dtype!r}: choose from {', '.join(BUILT)}")
 
 
 def width(dtype: str) -> int:

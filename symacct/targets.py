@@ -12,6 +12,7 @@ from typing import Any
 from symacct.errors import GraphError, ModelFileError
 from symacct.graph import Graph
 from symacct.storage import load, loads
+from symacct.variants import Variant
 
 
 def catalogue() -> dict[str, Any]:
@@ -33,17 +34,19 @@ def _folders() -> Iterator[Any]:
         yield packaged
 
 
-def graph_of(target: str, mode: str = "train", device: str = "cuda", dtype: str | None = None, checkpoint: str | None = None) -> Graph:
-    """The graph of a target, in another dtype or with recomputation if asked. Torch is imported only to trace.
+def graph_of(
+    target: str, mode: str = "train", device: str = "cuda", dtype: str | None = None, checkpoint: str | None = None, asked: Variant | None = None
+) -> Graph:
+    """The graph of a target, in another dtype, with recomputation or as a variant if asked. Torch is imported only to trace.
 
     Raises ModelFileError when the target is nothing of the four kinds, and what tracing or reading raises.
     """
     stored = _stored(target)
     if stored is not None:
-        return _checked_mode(stored, target, mode, device, dtype, checkpoint)
-    from symacct.tracing.build import Builder
+        return _checked_mode(stored, target, mode, device, dtype, checkpoint, asked)
+    from symacct.tracing.variation import graph_of as traced
 
-    return Builder(source_of(target, dtype, checkpoint), mode, device).graph(target)
+    return traced(source_of(target), target, mode, device, dtype, checkpoint, asked)
 
 
 def source_of(target: str, dtype: str | None = None, checkpoint: str | None = None) -> Any:
@@ -78,6 +81,12 @@ def _stored(target: str) -> Graph | None:
     return load(path)
 
 
+def is_stored(target: str) -> bool:
+    """Whether a target is a graph as it was recorded, which cannot be traced anew."""
+    path = Path(target)
+    return target in catalogue() or (path.suffix == ".json" and path.is_file() and not _is_config(path))
+
+
 def _is_config(path: Path) -> bool:
     """Whether a JSON file is a Hugging Face config rather than a graph."""
     try:
@@ -87,12 +96,12 @@ def _is_config(path: Path) -> bool:
     return isinstance(data, dict) and "symacct" not in data and bool({"architectures", "model_type"} & set(data))
 
 
-def _checked_mode(graph: Graph, target: str, mode: str, device: str, dtype: str | None, checkpoint: str | None) -> Graph:
+def _checked_mode(graph: Graph, target: str, mode: str, device: str, dtype: str | None, checkpoint: str | None, asked: Variant | None) -> Graph:
     if graph.mode != mode:
         raise GraphError(f"{target} is a stored graph of mode {graph.mode}, not {mode}; derive its model file with --mode {mode}")
     if graph.device != device:
         raise GraphError(f"{target} is a stored graph with {graph.device} behaviour; derive its model file with --device {device}")
-    if dtype or checkpoint:
-        option = f"--dtype {dtype}" if dtype else f"--checkpoint {checkpoint}"
+    if dtype or checkpoint or (asked and asked.text):
+        option = f"--dtype {dtype}" if dtype else f"--checkpoint {checkpoint}" if checkpoint else asked.option if asked else ""
         raise GraphError(f"{target} is a stored graph, recorded as it is; derive its model file with {option}")
     return graph

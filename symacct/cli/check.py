@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from symacct.cli.options import debug, formats, graph_of, priced, sized, traced
+from symacct.cli.options import asked_of, debug, formats, graph_of, priced, sized, traced, trained
 from symacct.conventions import CHOICES, convention
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     "--map", "mapped", multiple=True, metavar="s=T,h=d", help="What the claim's names are in the model."
 )
 @traced
+@trained
 @sized
 @priced
 @formats("text", "json")
@@ -41,7 +42,7 @@ def check(
     if bool(claim) == (path is not None):
         raise click.UsageError("give one claim, as in 'flops.step = 6*N*D', or --file with many")
     chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
-    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"])
+    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"], asked_of(options))
     ledger = Ledger(graph, chosen, options["allow_unknown"])
     if path is None:
         verdict = judged(ledger, claim, options["given"], options["at"], mapped)

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from symacct.cli.options import answer_of, debug, formats, priced, sized, traced
+from symacct.cli.options import answer_of, debug, formats, priced, sized, traced, trained
 
 
 @click.command()
 @click.argument("target")
 @traced
+@trained
 @sized
 @priced
 @click.option(

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from symacct.conventions import CHOICES, NAMED, convention
+from symacct.dtypes import BUILT
+from symacct.variants import RECIPES, Variant, variant
 
 if TYPE_CHECKING:
+    from symacct.account import Ledger
     from symacct.graph import Graph
     from symacct.report.answer import Answer
 
@@ -48,13 +51,35 @@ traced = _all(
     ),
     click.option(
         "--dtype",
-        type=click.Choice(["fp32", "fp16", "bf16"]),
+        metavar="|".join(BUILT),
         help="Convert the model and its inputs; left out, they stay as the code makes them.",
     ),
     click.option(
         "--checkpoint",
         metavar="full|PATTERN",
         help="Recompute each block, or the modules whose paths fit, in backward by torch's checkpoint.",
+    ),
+)
+
+trained = _all(
+    click.option(
+        "--recipe",
+        metavar="|".join(RECIPES),
+        help="Train in two precisions: autocast; mixed (low weights and gradients, float32 masters); megatron (float32 "
+        "gradient buffers and masters); playbook (low gradients beside these buffers). The low one is bf16, or --dtype.",
+    ),
+    click.option(
+        "--optimizer",
+        metavar="NAME",
+        help="In place of the model's own, one of torch.optim's at its defaults (adamw, sgd, muon, …), or adamw8bit.",
+    ),
+    click.option(
+        "--accumulate", is_flag=True, help="The step is the last of several micro-batches: it adds to gradients."
+    ),
+    click.option(
+        "--widths",
+        type=click.Choice(["concrete", "symbolic"]),
+        help="Bytes of an element as symbols: w_p of weights, w_g of gradients, w_o of optimizer state, w_a of the rest.",
     ),
 )
 
@@ -99,25 +124,36 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def graph_of(target: str, mode: str, device: str, dtype: str | None = None, checkpoint: str | None = None) -> Graph:
+def graph_of(target: str, mode: str, device: str, dtype: str | None = None, checkpoint: str | None = None, asked: Variant | None = None) -> Graph:
     """The graph of a target; what tracing remarked goes to stderr."""
     from symacct import targets
 
     if sys.stderr.isatty() and target not in targets.catalogue():
         say(f"tracing {target} …")
-    graph = targets.graph_of(target, mode, device, dtype, checkpoint)
+    graph = targets.graph_of(target, mode, device, dtype, checkpoint, asked)
     for remark in graph.remarks:
         say(f"note: {remark}")
     return graph
 
 
-def answer_of(target: str, options: dict[str, Any]) -> Answer:
-    """A target's ledger under the options of `traced`, `priced` and `sized`."""
+def asked_of(options: dict[str, Any]) -> Variant:
+    """What the options of `trained` ask for; nothing under a verb that has none."""
+    return variant(options.get("recipe"), options.get("accumulate", False), options.get("widths"), options.get("optimizer"))
+
+
+def ledger_of(target: str, options: dict[str, Any]) -> Ledger:
+    """A target's ledger under the options of `traced` and `priced`."""
     from symacct.account import Ledger
-    from symacct.report.answer import answer
     from symacct.report.relations import numbers
 
     chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
     numbers(options["at"])
-    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"])
-    return answer(Ledger(graph, chosen, options["allow_unknown"]), options["at"], options["given"])
+    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"], asked_of(options))
+    return Ledger(graph, chosen, options["allow_unknown"])
+
+
+def answer_of(target: str, options: dict[str, Any]) -> Answer:
+    """A target's ledger under the options of `traced`, `priced` and `sized`."""
+    from symacct.report.answer import answer
+
+    return answer(ledger_of(target, options), options["at"], options["given"])

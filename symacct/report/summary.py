@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import sympy as sp
 
+from symacct.dtypes import SYMBOLIC
+from symacct.quantised import BLOCK, LEAST
 from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
 from symacct.report.numbers import flops, grouped, size
 from symacct.report.readable import text
 from symacct.report.tokens import Tokens, tokens_of
+from symacct.symbols import symbol
 
 Expr = sp.Expr
 _MODES = {
@@ -36,7 +39,8 @@ def headline(answer: Answer) -> str:
     """Target, mode and convention in one line."""
     graph, convention = answer.ledger.graph, answer.ledger.convention
     named = f" ({convention.name})" if convention.name != "symacct" else ""
-    return f"{graph.target} · {_MODES.get(graph.mode, graph.mode)} · {convention.line}{named}"
+    mode = _MODES.get(graph.mode, graph.mode) + (f", {graph.variant}" if graph.variant else "")
+    return f"{graph.target} · {mode} · {convention.line}{named}"
 
 
 def sizes(answer: Answer) -> list[str]:
@@ -133,6 +137,7 @@ def _bytes(answer: Answer) -> Iterator[Total]:
         "bytes.params": "weights",
         "bytes.grads": "gradients",
         "bytes.optimizer": "optimizer state",
+        "bytes.master": "of it masters",
         "bytes.saved": "kept for backward",
         "bytes.peak": "peak memory",
         "bytes.kv_cache": "KV cache",
@@ -144,7 +149,7 @@ def _bytes(answer: Answer) -> Iterator[Total]:
     for key, label in labels.items():
         if key not in found:
             continue
-        if key in ("bytes.params", "bytes.grads", "bytes.optimizer") and label != name:
+        if key in ("bytes.params", "bytes.grads", "bytes.optimizer", "bytes.master") and label != name:
             yield _beyond(answer, label, found[key], name, whole, size)
         elif key == "bytes.peak":
             yield from _peak(answer, label, found[key])
@@ -172,7 +177,54 @@ def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
 
 
 def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[int], str]) -> Total:
-    return Total(label, f"= {text(answer.terms(expr))}", _valued(answer, expr, scaled), name)
+    return Total(label, f"= {_written(answer, expr)}", _valued(answer, expr, scaled), name)
+
+
+def _written(answer: Answer, expr: Expr) -> str:
+    """A formula as text; where widths are symbols, one sum for each of them, in terms of N where it is a multiple."""
+    if expr.has(sp.Min) and answer.formulas.get("bytes.optimizer", expr).has(sp.Min):
+        return _eight_bit(answer, expr)
+    widths = [symbol(name) for name in SYMBOLIC if symbol(name) in expr.free_symbols]
+    whole = answer.formulas["params.total"] if "N" not in answer.ledger.graph.symbols else sp.Integer(0)
+    parts, rest = [], expr
+    for width in widths:
+        share = expr.coeff(width)
+        rest = sp.expand(rest - width * share)
+        times = ratio(share, whole)
+        if times is not None:
+            parts.append(f"{f'{times}·' if times != 1 else ''}{width}·N")
+        else:
+            parts.append(_times(str(width), text(answer.terms(share))))
+    return " + ".join([*parts, *([text(answer.terms(rest))] if rest != 0 or not parts else [])])
+
+
+def _eight_bit(answer: Answer, expr: Expr) -> str:
+    """A formula in terms of S₈, the 8-bit moments, of which the optimizer's line says how large they are."""
+    whole, masters = answer.formulas["bytes.optimizer"], answer.formulas.get("bytes.master", sp.Integer(0))
+    state = sp.expand(whole - masters)
+    if expr == whole:
+        before = "masters + S₈" if masters != 0 else "S₈"
+        return f"{before}, of each tensor of n elements 2·n + 8·⌈n/{BLOCK}⌉ if n >= {grouped(LEAST)}, else 8·n"
+    mark = next(part for part in sp.Add.make_args(state) if part.has(sp.Min))
+    coeff, body = mark.as_coeff_Mul()
+    times = next((p.as_coeff_Mul()[0] / coeff for p in sp.Add.make_args(expr) if p.as_coeff_Mul()[1] == body), sp.Integer(0))
+    rest = sp.expand(expr - times * state)
+    if rest.has(sp.Min):
+        return text(answer.terms(expr))
+    return f"{f'{times}·' if times != 1 else ''}S₈ + {text(answer.terms(rest))}"
+
+
+def _times(width: str, share: str) -> str:
+    """`w·(…)`, `2·w·(…)`: the width before a sum, after a number."""
+    depth = 0
+    for at, letter in enumerate(share):
+        depth += (letter == "(") - (letter == ")")
+        if letter in "+-" and depth == 0 and at:
+            return f"{width}·({share})"
+    number, dot, rest = share.partition("·")
+    if share == "1":
+        return width
+    return f"{number}·{width}{dot}{rest}" if number.isdigit() else f"{width}·{share}"
 
 
 def _multiple(
@@ -189,6 +241,8 @@ def _beyond(
     answer: Answer, label: str, expr: Expr, name: str, other: Expr, scaled: Callable[[int], str]
 ) -> Total:
     """A formula as a multiple of another and a little more, if no more than two terms are left."""
+    if expr.has(sp.Min) or any(symbol(width) in expr.free_symbols for width in SYMBOLIC):
+        return _total(answer, label, "", expr, scaled)
     parts = sp.Add.make_args(other)
     common = [p for p in parts if p.free_symbols]
     if not common:

@@ -83,4 +83,4 @@ def question() -> Cost:
 @rule("aten._local_scalar_dense", "aten.item")
 def scalar(self: Tensor) -> Cost:
     """One element goes to Python."""
-    return Cost(read=sp.Integer(self.width), written=ZERO)
+    return Cost(read=sp.Integer(1) * self.width, written=ZERO)

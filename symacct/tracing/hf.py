@@ -46,6 +46,7 @@ def load_config(target: str | Path) -> ModelSource:
     dims = blueprint.input_sizes | symbols
     return ModelSource(
         name=family.name,
+        stored=family.stored,
         dims=dims,
         model=blueprint.model,
         inputs=blueprint.inputs,

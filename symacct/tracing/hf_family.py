@@ -41,6 +41,7 @@ class Family:
     data: dict[str, Any]
     config: Any
     model_class: Any
+    stored: str = ""  # how the config says that the weights are stored, if not in float32
 
     @property
     def text(self) -> Any:
@@ -87,6 +88,7 @@ def read_family(target: Path) -> Family:
     """The family that a `config.json` names; `target` is the file or its directory."""
     data = _read(target / "config.json" if target.is_dir() else target)
     transformers, name = _transformers(), str(target)
+    stored = _stored(data)
     data = {key: value for key, value in data.items() if key not in _IGNORED}
     model_type = data.get("model_type")
     known = transformers.CONFIG_MAPPING
@@ -104,7 +106,19 @@ def read_family(target: Path) -> Family:
             f"{name}: {model_class.__name__} reads {model_class.main_input_name}, and configs are traced for "
             "models of tokens only; write a model file for it"
         )
-    return Family(name, data, _make(config_class, copy.deepcopy(data), name), model_class)
+    return Family(name, data, _make(config_class, copy.deepcopy(data), name), model_class, stored)
+
+
+def _stored(data: Mapping[str, Any]) -> str:
+    """In words, the dtype and the quantization that a config names; empty for float32 or none."""
+    text = data.get("text_config")
+    named = [part.get(key) for part in (data, text if isinstance(text, Mapping) else {}) for key in ("dtype", "torch_dtype")]
+    dtype = next((str(word).removeprefix("torch.") for word in named if word), "")
+    words = [dtype] if dtype not in ("", "auto", "float32") else []
+    quantized = data.get("quantization_config")
+    if isinstance(quantized, Mapping):
+        words.append(f"quantized ({quantized.get('quant_method', 'by a method that it does not name')})")
+    return ", ".join(words)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -85,9 +85,10 @@ def _functions(device: str) -> dict[int, tuple[Any, Any]]:
     pairs: list[tuple[Any, Any]] = [(math.sqrt, _sqrt(math.sqrt)), (math.prod, _product(math.prod))]
     if "numpy" in sys.modules:
         pairs.append((sys.modules["numpy"].sqrt, _sqrt(sys.modules["numpy"].sqrt)))
-    for name, function in vars(torch.nn.init).items():
-        if name.endswith("_") and not name.startswith("_") and callable(function):
-            pairs.append((function, _no_initialiser(function)))
+    for module in (torch.nn.init, sys.modules.get("transformers.initialization")):
+        for name, function in vars(module).items() if module is not None else ():
+            if name.endswith("_") and not name.startswith("_") and callable(function):
+                pairs.append((function, _no_initialiser(function)))
     pairs.append((F.scaled_dot_product_attention, _attention(F.scaled_dot_product_attention, device)))
     pairs.append((torch_optimizer._get_value, number_of))
     pairs.append((torch.histc, _histogram(torch.histc)))
@@ -96,6 +97,7 @@ def _functions(device: str) -> dict[int, tuple[Any, Any]]:
         pairs.append((asks, _is_no_fake))
     if device == "cuda":
         pairs.append((torch_optimizer._default_to_fused_or_foreach, _foreach(torch_optimizer._default_to_fused_or_foreach)))
+        pairs.append((torch_optimizer._get_capturable_supported_devices, _capturable))
         pairs.append((torch.dropout, _dropout(torch.dropout)))
     return {id(old): (old, new) for old, new in pairs}
 
@@ -165,6 +167,11 @@ def _foreach(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(params, differentiable, use_fused)
 
     return default
+
+
+def _capturable(supports_xla: bool = True) -> list[str]:
+    """Where an optimizer may keep its step counts on the device: fake tensors lie on the CPU, and stand for CUDA's."""
+    return ["cuda", "cpu"]
 
 
 def _dropout(original: Callable[..., Any]) -> Callable[..., Any]:

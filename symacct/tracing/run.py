@@ -10,15 +10,18 @@ from typing import Any
 import torch
 
 from symacct.errors import ModelFileError, SymacctError
+from symacct.graph import MASTER
+from symacct.liveness import EARLY
 from symacct.records import Trace
 from symacct.tracing import inference, private
 from symacct.tracing.lines import QUIET, short
+from symacct.tracing.masters import MasterWeights, casting
 from symacct.tracing.patches import patched
 from symacct.tracing.private import FakeTensorMode, SymbolicSizes
 from symacct.tracing.recorder import Recorder
 from symacct.tracing.shape_functions import Shaping
 from symacct.tracing.source import ModelSource
-from symacct.tracing.stepping import checked, stepping
+from symacct.tracing.stepping import checked, dense, remarks, stepping
 
 TRAINING = "train"
 
@@ -32,32 +35,34 @@ def trace_symbolic(source: ModelSource, mode: str, device: str, fixed: dict[str,
     return trace
 
 
-def trace_concrete(source: ModelSource, mode: str, device: str, sizes: dict[str, int]) -> Trace:
+def trace_concrete(source: ModelSource, mode: str, device: str, sizes: dict[str, int], first: bool = False) -> Trace:
     """Run once at these numbers, on fake tensors: the same ops, no data, no arithmetic.
+
+    The step is a steady one, with the optimizer's state in place; with `first` it is the first, which makes that state.
 
     A ready model (no named sizes) whose ops depend on its data runs on a copy with the data it came with.
     """
     trace = Trace(dict(sizes))
     try:
-        _run(source, mode, device, trace, FakeTensorMode(allow_non_fake_inputs=True))
+        _run(source, mode, device, trace, FakeTensorMode(allow_non_fake_inputs=True), first)
         return trace
     except ModelFileError as error:
         if not private.is_data_dependent(error.__cause__):
             raise
     trace = Trace(dict(sizes))
     if not sizes:
-        _run(source, mode, device, trace, None)
+        _run(source, mode, device, trace, None, first)
         return trace
     known = SymbolicSizes(dict(sizes), sizes)
-    _run(source, mode, device, trace, known.fake_mode())
+    _run(source, mode, device, trace, known.fake_mode(), first)
     _settle(trace, known)
     return trace
 
 
-def trace_real(source: ModelSource, mode: str, sizes: dict[str, int]) -> Trace:
+def trace_real(source: ModelSource, mode: str, sizes: dict[str, int], first: bool = False) -> Trace:
     """Run once for real, on the CPU, at these sizes: real tensors, real kernels, real births and deaths."""
     trace = Trace(dict(sizes))
-    _run(source, mode, "cpu", trace, None)
+    _run(source, mode, "cpu", trace, None, first)
     return trace
 
 
@@ -115,7 +120,7 @@ def _line_of(error: BaseException) -> str:
     return line
 
 
-def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None) -> None:
+def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None, first: bool = False) -> None:
     source = inference.in_mode(source, mode)
     holder: list[Recorder] = []
     built: dict[int, str] = {}
@@ -135,8 +140,10 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         model.train(mode == TRAINING)
         recorder = Recorder(trace, model, device, built)
         holder.append(recorder)
-        optimizer = _prepared_optimizer(source, model, recorder) if mode == TRAINING else None
+        optimizer = _prepared_optimizer(source, model, recorder, first) if mode == TRAINING else None
         cache = _cache(source, model, mode, trace.sizes, fake)
+        if source.accumulated and mode == TRAINING:
+            _micro_step(source, model, fake, device, trace.sizes)
         _bring_in(recorder, model, inputs, optimizer, cache)
         if mode == TRAINING:
             held = [inputs]
@@ -157,13 +164,18 @@ def unwrapped(model: Any) -> torch.nn.Module:
         model = inner
 
 
-def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: Recorder) -> Any:
-    """The optimizer with its state in place, so that the recorded step is a steady one."""
+def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: Recorder, first: bool) -> Any:
+    """The optimizer with its state in place, so that the recorded step is a steady one, unless it is to be the first."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         return None
+    dense(source.name, model)
     with _guarding_user_code(source, "optimizer(...)"):
         made = checked(source.name, source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable))
+        recorder.trace.branches += remarks(made)
+        recorder.early = {(id(p), key) for p, state in made.state.items() for key in state}
+        if first:
+            return made
         for p in trainable:
             p.grad = torch.empty_like(p)
         with stepping(recorder.trace.branches.append), Shaping():
@@ -200,6 +212,7 @@ def _bring_in(recorder: Recorder, model: torch.nn.Module, inputs: Any, optimizer
         recorder.bring_in(tensor, "cache", name)
     if optimizer is not None:
         _bring_in_states(recorder, model, optimizer)
+    _bring_in_gradients(recorder, model, optimizer if isinstance(optimizer, MasterWeights) else None)
 
 
 def _bring_in_states(recorder: Recorder, model: torch.nn.Module, optimizer: Any) -> None:
@@ -208,8 +221,31 @@ def _bring_in_states(recorder: Recorder, model: torch.nn.Module, optimizer: Any)
         name = by_parameter.get(id(parameter), "")
         for key, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
-                recorder.bring_in(tensor, "state", f"{name}.{key}")
+                notes = [EARLY] if (id(parameter), key) in recorder.early else []
+                notes += [MASTER] if key == MASTER and isinstance(optimizer, MasterWeights) else []
+                recorder.bring_in(tensor, "state", f"{name}.{key}", *notes)
                 recorder.owns(tensor, name.rpartition(".")[0])
+
+
+def _bring_in_gradients(recorder: Recorder, model: torch.nn.Module, optimizer: MasterWeights | None = None) -> None:
+    """The gradients that are there: after backward those of the step; before it those that outlive steps."""
+    buffers = {id(p): buffer for p, buffer in optimizer.gradients()} if optimizer is not None else {}
+    known = {out.id for record in recorder.trace.records if record.op == "gradient" for out in record.outputs}
+    for name, parameter in model.named_parameters():
+        for gradient in (parameter.grad, buffers.get(id(parameter))):
+            if gradient is not None and recorder.value_of(gradient) not in known:
+                recorder.owns(gradient, name.rpartition(".")[0])
+                recorder.bring_in(gradient, "gradient", name)
+
+
+def _micro_step(source: ModelSource, model: torch.nn.Module, fake: FakeTensorMode | None, device: str, sizes: Any) -> None:
+    """An earlier micro-batch, which is not recorded: it leaves its gradients."""
+    inputs = private.fake_inputs(source.inputs(sizes), fake)
+    with _guarding_user_code(source, "an earlier micro-batch"), casting(source, device):
+        output = _call(model, inputs)
+        loss = _loss_of(source, output, sizes, inputs)
+    if loss.requires_grad:
+        loss.backward()
 
 
 def _tensors(tree: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -263,10 +299,7 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
             with _guarding_user_code(source, "the backward pass"):
                 loss.backward()
         recorder.phase = "optimizer"
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                recorder.owns(parameter.grad, name.rpartition(".")[0])
-                recorder.bring_in(parameter.grad, "gradient", name)
+        _bring_in_gradients(recorder, model)
         if optimizer is not None:
             with _guarding_user_code(source, "the optimizer's step"), stepping(recorder.trace.branches.append):
                 optimizer.step()
@@ -275,9 +308,10 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
 def _forward_and_loss(source: ModelSource, model: Any, held: list[Any], recorder: Recorder) -> torch.Tensor:
     inputs = held.pop()
     with _guarding_user_code(source, "the forward pass"):
-        output = _call(model, inputs)
+        with casting(source, recorder.device):
+            output = _call(model, inputs)
     recorder.phase, recorder.modules = "loss", []
-    with _guarding_user_code(source, "loss(...)"):
+    with _guarding_user_code(source, "loss(...)"), casting(source, recorder.device):
         loss = _loss_of(source, output, recorder.trace.sizes, inputs)
     recorder.trace.outputs = _values(output, recorder)
     return loss

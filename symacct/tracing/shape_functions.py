@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from symacct.tracing.private import FakeTensor
+
 
 def padded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The result of constant_pad_nd on symbolic sizes, which its own shape function turns into numbers; else None."""
@@ -33,14 +35,23 @@ def elementwise_lists(op: str, args: tuple[Any, ...]) -> list[torch.Tensor] | No
     """The results of an elementwise op on lists of tensors; None in place. Torch's go through ones that take no symbols."""
     if op.endswith("_"):
         return None
+    if not isinstance(args[0], (list, tuple)):  # a number, raised to the powers in a list
+        args = (args[1], args[0])
     others = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) and isinstance(args[1][0], torch.Tensor) else args[0]
     return [torch.empty_like(one, dtype=torch.result_type(one, other)) for one, other in zip(args[0], others, strict=True)]
 
 
+def _listed(args: tuple[Any, ...]) -> Any:
+    """The first list among the operands."""
+    return next(argument for argument in args if isinstance(argument, (list, tuple)))
+
+
 def result_of(op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call gives: from one of the functions above where it has one, else from torch."""
-    if op.startswith("aten._foreach_") and op not in _REDUCING and any(isinstance(s, torch.SymInt) for t in args[0] for s in t.shape):
+    if op.startswith("aten._foreach_") and op not in _REDUCING and any(isinstance(s, torch.SymInt) for t in _listed(args) for s in t.shape):
         return elementwise_lists(op, args)
+    if op.startswith("aten._fused_") and op.endswith("_") and isinstance(args[0][0], FakeTensor):
+        return None  # in place; some have no shape function
     made = RESULTS[op](args, kwargs) if op in RESULTS else None
     return func(*args, **kwargs) if made is None else made
 

@@ -31,12 +31,29 @@ def number_of(value: Any) -> Any:
     """An optimizer's step count, learning rate or decay as a number, without an op that reads it.
 
     A count is that of the first step, so that a graph does not tell how many came before. Costs depend
-    on none, but for RAdam's rectification, which begins at the sixth step and is left out.
+    on none, but for RAdam's rectification, which begins at about the sixth step and is left out.
     """
     if not isinstance(value, FakeTensor):
         return value.item() if isinstance(value, torch.Tensor) else value
     constant = private.constant_of(value)
     return ONE if constant is None else min(private.plain_item(constant), 1.0)
+
+
+def dense(name: str, model: torch.nn.Module) -> None:
+    """Raises ModelFileError when a module's gradient is sparse: it has a row for each lookup, not for each of the table."""
+    for path, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise ModelFileError(
+                f"{name}: the gradient of {path or 'the model'} is sparse (sparse=True), and how many different rows it has "
+                "depends on the data; derive with sparse=False"
+            )
+
+
+def remarks(optimizer: Any) -> list[str]:
+    """What a reader must know of the step that is taken of an optimizer whose steps are not all alike."""
+    if isinstance(getattr(optimizer, "inner", optimizer), torch.optim.RAdam):
+        return ["the optimizer's step is the second: RAdam divides by the root of the second moment only from about its sixth on"]
+    return []
 
 
 @contextlib.contextmanager
@@ -68,7 +85,12 @@ def stepping(branch: Callable[[str], None]) -> Iterator[None]:
 
 
 def checked(name: str, optimizer: Any) -> Any:
-    """The optimizer. Raises ModelFileError when its step calls the model itself, as LBFGS's does."""
+    """The optimizer. Raises ModelFileError when its step calls the model itself, as LBFGS's does, or takes sparse gradients."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise ModelFileError(
+            f"{name}: SparseAdam steps the rows that a batch looked up, and how many these are depends on the data; "
+            "derive with Adam, which steps every row"
+        )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         kind = type(optimizer).__name__
