@@ -88,7 +88,7 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
         raise Unsupported(f"{graph.target} was traced in mode {graph.mode}: dp, zero and pp are about training steps; tp, cp and ep are fine")
     names = names_for(graph)
     numbers = names.numbers(degrees)
-    local, plan = _divided(graph, degrees, names, dict(sizes or {}) | numbers)
+    local, plan = divided(graph, degrees, names, dict(sizes or {}) | numbers)
     held = holdings(local)
     p, m, v = (names.of[key] for key in ("pp", "m", "v"))
     passes = m if degrees.micro_batches > 1 else ONE
@@ -107,7 +107,7 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
     )
 
 
-def _divided(graph: Graph, degrees: Degrees, names: Names, numbers: Mapping[str, int]) -> tuple[Graph, Plan | None]:
+def divided(graph: Graph, degrees: Degrees, names: Names, numbers: Mapping[str, int]) -> tuple[Graph, Plan | None]:
     """The graph with the sequence divided among context ranks, and then weights and sequence among tensor ranks."""
     sequences = tuple(symbol(name) for name in _SEQUENCES if name in graph.symbols)
     if degrees.context > 1:
