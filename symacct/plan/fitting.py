@@ -25,7 +25,7 @@ KINDS = {
     "kept for backward": "bytes.saved",
     "KV cache": "bytes.kv_cache",
 }
-_LASTING = ("weights", "gradients", "optimizer state", "kept for backward", "KV cache")
+EXACT, BELOW, ABOVE = "exact", "at least", "at most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Form:
         """Where it lies, in words."""
         within = f" in {self.module}" if self.module else ""
         if not self.op:
-            return self.phase or "all kinds together"
+            return self.phase
         return f"{self.op.removeprefix('aten.')}{within}, {self.phase}"
 
 
@@ -52,32 +52,47 @@ class Form:
 class Demand:
     """What a step needs in a card's memory: bytes by kind, and the forms whose largest is the peak.
 
-    Without `exact`, where the peak lies follows no rule, and the one form, a sum of kinds, is only a lower
-    bound.
+    `bound`: the largest form is the peak, or one below it (the peak follows no rule that is known), or one
+    above it.
     """
 
     kinds: Mapping[str, Expr]
     forms: tuple[Form, ...]
-    exact: bool = True
+    bound: str = EXACT
+
+    @property
+    def exact(self) -> bool:
+        """Whether the largest form is the peak itself."""
+        return self.bound == EXACT
 
 
 def demand(
     graph: Graph, formulas: Mapping[str, Expr], under: Callable[[Expr], Expr] = lambda expr: expr
 ) -> Demand:
-    """The demand of a traced step. `formulas` are those under the relations that `under` applies to an
-    expression.
-    """
+    """The demand of a traced step. `formulas` are those under the relations that `under` applies."""
     kinds = {kind: formulas[key] for kind, key in KINDS.items() if key in formulas}
     if not graph.peak:
-        return Demand(
-            kinds, (Form(sp.expand(sp.Add(*(kinds[kind] for kind in _LASTING if kind in kinds)))),), False
-        )
+        return Demand(kinds, least(kinds), BELOW)
     nodes = {place.node.name: place.node for place in graph.placed()}
     forms: dict[Expr, Form] = {}
     for name, live in graph.peak:
         node, expr = nodes[name], under(live)
         forms.setdefault(expr, Form(expr, node.op, node.module, node.phase))
     return Demand(kinds, tuple(forms.values()))
+
+
+def least(kinds: Mapping[str, Expr], where: str = "") -> tuple[Form, ...]:
+    """What is alive at the same time for sure: as backward begins, without gradients; as the optimizer steps,
+    without
+    what was kept."""
+    always = sp.Add(*(kinds.get(kind, 0) for kind in ("weights", "optimizer state", "KV cache")))
+    kept, grads = (kinds.get(kind, sp.Integer(0)) for kind in ("kept for backward", "gradients"))
+    moments = [("as backward begins", kept)] * (kept != 0) + [("as the optimizer steps", grads)] * (
+        grads != 0
+    )
+    said = f"{where}, " if where else ""
+    forms = [Form(sp.expand(always + more), phase=f"{said}{when}") for when, more in moments]
+    return tuple(forms) or (Form(sp.expand(always), phase=where or "all that lasts"),)
 
 
 @dataclass(frozen=True, slots=True)

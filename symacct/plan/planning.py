@@ -12,10 +12,10 @@ import sympy as sp
 from symacct.account import Ledger
 from symacct.errors import SizeError
 from symacct.parallel import Rank
-from symacct.plan.fitting import Demand, Fit, Solution, demand, fit, solve
+from symacct.plan.fitting import ABOVE, BELOW, Demand, Fit, Solution, demand, fit, solve
 from symacct.plan.inference import Served, serve
 from symacct.plan.question import Case, Question, products_in
-from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent
+from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent, stage_of
 from symacct.plan.remedies import Derive, Remedy, remedies
 from symacct.plan.training import Training, train
 from symacct.plan.training_time import samples_of
@@ -83,7 +83,7 @@ def plan(
     found = fit(wanted, memory, case.sizes)
     links: tuple[Sent, ...] = ()
     if rank is not None:
-        wanted = demand_of(rank, case.under, found.form.phase)
+        wanted = demand_of(rank, case.under, stage_of(found.form))
         found = fit(wanted, memory, case.sizes)
         links = sent(rank, case.under, case.sizes, question.card.link)
     training = train(case, question, precision) if trains else None
@@ -156,18 +156,19 @@ def _solution(case: Case, question: Question, wanted: Demand, memory: int) -> So
 def _notes(case: Case, question: Question, wanted: Demand, rank: Rank | None) -> list[str]:
     if rank is not None:
         whole = [f"{name} is held whole by every rank: {why}" for name, why in rank.whole.items()]
-        outside = (
-            "a rank's bytes are its states and what it keeps; what single ops need for a moment comes on top"
-        )
-        return [outside, *rank.remarks, *whole]
-    found = []
-    if not wanted.exact:
-        kinds = ", ".join(wanted.kinds)
-        found.append(
-            f"where the peak lies follows no rule for this model: the sum of {kinds} is a lower bound of it"
-        )
+        return [*_bound(wanted), *rank.remarks, *whole]
+    found = _bound(wanted)
     if question.cards > 1 and case.ledger.graph.mode == "train":
         found.append(
             "each card holds the whole model and works on a batch of its own; what they send is left out"
         )
     return found
+
+
+def _bound(wanted: Demand) -> list[str]:
+    if wanted.bound == BELOW:
+        return ["where the peak lies follows no rule for this model: shown is what is alive at once for sure"]
+    if wanted.bound == ABOVE:
+        all_ = "all that other micro-batches keep, and all that is gathered"
+        return [f"the peak of a rank is a bound from above: it holds {all_}"]
+    return []

@@ -14,7 +14,7 @@ from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.parallel import Rank, Share
 from symacct.parallel.collectives import PASSES, Traffic
-from symacct.plan.fitting import Demand, Form
+from symacct.plan.fitting import ABOVE, BELOW, EXACT, Demand, Form, least
 from symacct.plan.serving import cache_bytes, moving
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
@@ -42,16 +42,31 @@ class Sent:
 
 
 def demand_of(rank: Rank, under: Under, stage: str = "") -> Demand:
-    """The demand of a rank, by its states and what it keeps: a lower bound, for temporaries of single ops are
-    outside.
+    """The demand of a rank: forms for each kind of stage, and bytes by kind of the one that is named, else
+    the first.
 
-    A form for each kind of stage; bytes by kind are those of the stage that is named, else of the first.
+    The peak of a traced moment is exact where nothing but the moment's own storages is alive; with other
+    micro-batches under way, or gradients and weights that are divided, it is a bound from above. Where deaths
+    follow no rule, one from below.
     """
     cached = cache_bytes(rank.graph)
     extra = {"KV cache": under(cached)} if cached is not None else {}
     kinds = {share.stage.name: {**_kinds(share, under), **extra} for share in rank.shares}
-    forms = tuple(Form(sp.expand(sp.Add(*parts.values())), phase=name) for name, parts in kinds.items())
-    return Demand(kinds.get(stage) or next(iter(kinds.values())), forms, False)
+    shown = kinds.get(stage) or next(iter(kinds.values()))
+    if all(share.peak for share in rank.shares):
+        forms = {under(live): share.stage.name for share in rank.shares for live in share.peak or ()}
+        degrees = rank.degrees
+        whole = degrees.stages == degrees.micro_batches == 1 and degrees.zero < 2
+        return Demand(
+            shown, tuple(Form(live, phase=name) for live, name in forms.items()), EXACT if whole else ABOVE
+        )
+    below = [form for name, parts in kinds.items() for form in least(parts, name)]
+    return Demand(shown, tuple(below), BELOW)
+
+
+def stage_of(form: Form) -> str:
+    """The kind of stage that a form is about."""
+    return form.phase.partition(", ")[0]
 
 
 def _kinds(share: Share, under: Under) -> dict[str, Expr]:

@@ -12,7 +12,7 @@ import sympy as sp
 from symacct.account import Ledger
 from symacct.errors import SymacctError
 from symacct.graph import Graph
-from symacct.plan.fitting import Demand, Fit, fit
+from symacct.plan.fitting import EXACT, Demand, Fit, fit
 from symacct.plan.question import Case
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
@@ -29,7 +29,7 @@ class Remedy:
     """One change: which kind of bytes becomes what, and the peak that a step then has; None where only `how`
     is known.
 
-    `lower`: the peak is a lower bound. `more`: FLOPs that it adds to a step.
+    `bound`: what the peak is one of. `more`: FLOPs that it adds to a step.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Remedy:
     becomes: Expr | None = None
     peak: int | None = None
     how: str = ""
-    lower: bool = False
+    bound: str = EXACT
     more: Expr | None = None
 
 
@@ -97,7 +97,7 @@ def _retraced(
     more = None
     if "checkpoint" in change:
         more = sp.expand(case.under(ledger.formulas["flops.hardware"] - ledger.formulas["flops.step"]))
-    return replace(plain, becomes=new.kinds.get(plain.kind), peak=peak, lower=not new.exact, more=more)
+    return replace(plain, becomes=new.kinds.get(plain.kind), peak=peak, bound=new.bound, more=more)
 
 
 def _file(graph: Graph) -> str:

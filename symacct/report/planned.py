@@ -10,7 +10,7 @@ from fractions import Fraction
 import sympy as sp
 
 from symacct.evaluation import evaluate
-from symacct.plan.fitting import Form, Solution
+from symacct.plan.fitting import ABOVE, BELOW, EXACT, Form, Solution
 from symacct.plan.planning import Plan
 from symacct.plan.ranks import Fewest
 from symacct.plan.remedies import Remedy
@@ -43,7 +43,9 @@ def as_text(plan: Plan, answer: Answer, page: Page) -> None:
     for note in plan.notes:
         page.hanging("note", [note], _INDENT)
     page.line()
-    page.line(f"memory of {'one card' if plan.rank is None else holder(plan.fit.form)}", "bold")
+    page.line(
+        f"memory of {'one card' if plan.rank is None else holder(plan.fit.form).partition(' as ')[0]}", "bold"
+    )
     page.grid(memory(plan, answer), heading=False)
     page.line(verdict(plan), "bold")
     if plan.fewest is not None:
@@ -91,7 +93,9 @@ def gigabytes(count: int) -> str:
 
 def holder(form: Form) -> str:
     """The rank that a form of a divided step is about."""
-    return f"the {form.phase}" if form.phase.endswith("stage") else form.place
+    stage, _, moment = form.phase.partition(", ")
+    name = f"the {stage}" if stage.endswith("stage") else stage
+    return f"{name} {moment}".strip()
 
 
 # Memory
@@ -111,11 +115,7 @@ def memory(plan: Plan, answer: Answer) -> Grid:
         if taken in labels:
             row = (f"{label} {name}".rstrip(), formula, value, _share(labels.get(label), limit))
             (last if taken == "peak memory" else rows).append(row)
-    rows += last
-    if not plan.demand.exact:
-        least = f"= {text(answer.terms(plan.fit.form.bytes))}"
-        rows.append(("at least", least, size(int(plan.fit.need)), _share(plan.fit.need, limit)))
-    return Grid(_ROWS, tuple(rows))
+    return Grid(_ROWS, (*rows, *last, *(() if last else (_peak(plan, answer),))))
 
 
 def _of_rank(plan: Plan, answer: Answer) -> Iterator[tuple[str, ...]]:
@@ -123,7 +123,13 @@ def _of_rank(plan: Plan, answer: Answer) -> Iterator[tuple[str, ...]]:
     for kind, formula in plan.demand.kinds.items():
         number = plan.fit.kinds[kind]
         yield kind, f"= {written(formula, answer)}", size(int(number)), _share(number, limit)
-    yield "at least", "= the sum", size(int(plan.fit.need)), _share(plan.fit.need, limit)
+    yield _peak(plan, answer)
+
+
+def _peak(plan: Plan, answer: Answer) -> tuple[str, ...]:
+    bound = "" if plan.demand.exact else f", {plan.demand.bound}"
+    formula = f"= {written(plan.fit.form.bytes, answer)}"
+    return f"peak{bound}", formula, size(int(plan.fit.need)), _share(plan.fit.need, plan.fit.memory)
 
 
 def _share(number: int | Fraction | None, limit: int) -> str:
@@ -132,9 +138,10 @@ def _share(number: int | Fraction | None, limit: int) -> str:
 
 def verdict(plan: Plan) -> str:
     """Whether it fits, and by how much."""
-    found, limit = plan.fit, gigabytes(plan.fit.memory)
-    if found.fits and not plan.demand.exact:
-        return f"may fit: at least {size(int(found.need))} of {limit} are needed"
+    found, bound, limit = plan.fit, plan.demand.bound, gigabytes(plan.fit.memory)
+    if not plan.demand.exact and found.fits == (bound == BELOW):
+        fits = "may fit" if found.fits else "may not fit"
+        return f"{fits}: {bound} {size(int(found.need))} of {limit} are needed"
     if found.fits:
         return f"fits: {size(int(found.memory - found.need))} of {limit} are left"
     return f"does not fit: {size(int(found.short))} more than {limit}"
@@ -155,15 +162,21 @@ def solved(plan: Plan, solution: Solution, answer: Answer) -> Iterator[str]:
     elif found.binding is None and found.next is None:
         yield f"every {name} fits, however large"
     else:
-        yield f"{name} = {grouped(found.number)} is the largest"
+        said = {
+            EXACT: "is the largest",
+            BELOW: "is a bound: none above fits",
+            ABOVE: "fits; a larger one may",
+        }
+        yield f"{name} = {grouped(found.number)} {said[plan.demand.bound]}"
     if solution.condition:
         yield f"a larger {name} breaks {solution.condition}"
     elif solution.form is not None:
-        stopped = f"{name} = {grouped(found.next or found.smallest)} is stopped by"
+        over = "is over the bound in" if plan.demand.bound == ABOVE else "is stopped by"
+        stopped = f"{name} = {grouped(found.next or found.smallest)} {over}"
         by = (
             f"the peak at {solution.form.place}"
             if solution.form.op
-            else f"what {holder(solution.form)} holds"
+            else f"the peak of {holder(solution.form)}"
         )
         yield f"{stopped} {by}; the largest kind is {solution.kind}"
     if found.gaps:

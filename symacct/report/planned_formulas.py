@@ -34,7 +34,7 @@ def written(expr: Expr, answer: Answer) -> str:
         )
         groups.setdefault(divisor, []).append(term * divisor)
     parts = []
-    for divisor in sorted(groups, key=lambda d: (-max(map(_degree, groups[d])), sp.count_ops(d), str(d))):
+    for divisor in sorted(groups, key=lambda d: _order(d, groups[d])):
         total = sp.Add(*groups[divisor])
         sign = "-" if _falls(total) else "+"
         formula = in_terms_of_n(-total if sign == "-" else total, answer)
@@ -43,6 +43,10 @@ def written(expr: Expr, answer: Answer) -> str:
             formula = f"{bracketed(formula)}/{below if divisor.is_Symbol else f'({below})'}"
         parts.append(f" {sign} {formula}" if parts else f"-{formula}" if sign == "-" else formula)
     return "".join(parts)
+
+
+def _order(divisor: Expr, terms: list[Expr]) -> tuple[object, ...]:
+    return _falls(sp.Add(*terms)), -max(map(_degree, terms)), sp.count_ops(divisor), str(divisor)
 
 
 def _degree(term: Expr) -> int:

@@ -72,7 +72,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
     return {
         "limit": found.memory,
         "need": int(found.need),
-        "exact": plan.demand.exact,
+        "bound": plan.demand.bound,
         "fits": found.fits,
         "short": int(found.short),
         "kinds": {kind: int(number) for kind, number in found.kinds.items()},
@@ -167,7 +167,7 @@ def _remedy(plan: Plan, remedy: Remedy) -> dict[str, Any]:
         made |= {
             "peak": int(remedy.peak),
             "saves": int(plan.fit.need - remedy.peak),
-            "lower_bound": remedy.lower,
+            "bound": remedy.bound,
         }
     if remedy.more is not None:
         made["more_flops"] = to_text(remedy.more)
@@ -181,7 +181,7 @@ def _parallel(plan: Plan) -> dict[str, Any]:
     return made | {
         "degrees": dict(rank.numbers),
         "devices": rank.degrees.devices,
-        "stages": {form.phase: to_text(form.bytes) for form in plan.demand.forms},
+        "peaks": [{"stage": form.phase, "formula": to_text(form.bytes)} for form in plan.demand.forms],
         "fullest": plan.fit.form.phase,
         "flops": {key: to_text(value) for key, value in rank.flops.items()},
         "idle": to_text(rank.idle),

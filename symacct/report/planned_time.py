@@ -59,7 +59,7 @@ def _ranks(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
     idle = Fraction(evaluate(rank.idle, plan.sizes))
     seconds = number / found.run.peak * (1 + idle)
     waits = (
-        f"·(1 + idle),  idle = {text(answer.terms(rank.idle))} = {percent(idle)}" if rank.idle != 0 else ""
+        f"·(1 + idle),  idle = {str(rank.idle).replace('*', '·')} = {percent(idle)}" if rank.idle != 0 else ""
     )
     yield "", f"at the peak, = FLOPs/peak{waits}", duration(seconds)
 
