@@ -175,6 +175,7 @@ def test_options_that_contradict_are_refused():
     for options, words in (
         ({"recipe": "megatorn"}, "no recipe 'megatorn'; did you mean 'megatron'"),
         ({"recipe": "mixed", "dtype": "fp32"}, "recipe mixed trains in two precisions"),
+        ({"recipe": "autocast", "dtype": "int8"}, "a model converted to 8 bits does not run"),
         ({"recipe": "mixed", "mode": "forward"}, "says how to train, and mode forward does not"),
         ({"accumulate": True, "mode": "forward"}, "says how to train"),
         ({"recipe": "mixed", "widths": "symbolic"}, "says which width each tensor has"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from symacct.dtypes import checked as known
 from symacct.errors import ModelFileError
 from symacct.graph import Graph
 from symacct.quantised import eight_bit
@@ -42,11 +43,17 @@ def graph_of(
     if asked.optimizer in EIGHT_BIT:
         graph = eight_bit(graph)
     said = [f"recipe {asked.recipe.name}: {asked.recipe.meaning} ({asked.recipe.source})"] if asked.recipe else []
-    if source.stored and dtype is None and not asked.symbolic and (asked.recipe is None or asked.recipe.casting):
-        half = next((name for name, kind in DTYPES.items() if source.stored == str(kind).removeprefix("torch.")), "")
-        more = f": --dtype {half} derives these bytes" if half and not asked.recipe else ""
-        said.append(f"the config says that weights are stored in {source.stored}, and the model is built in float32{more}")
+    said += of_stored(source.stored, dtype, asked)
     return replace(graph, variant=asked.text, remarks=(*graph.remarks, *said))
+
+
+def of_stored(stored: str, dtype: str | None, asked: Variant) -> list[str]:
+    """A remark where a config says that weights are stored otherwise than the model is built, and nothing else was asked for."""
+    if not stored or dtype is not None or asked.symbolic or (asked.recipe is not None and not asked.recipe.casting):
+        return []
+    half = next((name for name, kind in DTYPES.items() if stored == str(kind).removeprefix("torch.")), "")
+    more = f": --dtype {half} derives these bytes" if half and asked.recipe is None else ""
+    return [f"the config says that weights are stored in {stored}, and the model is built in float32{more}"]
 
 
 def _named(name: str) -> Made:
@@ -62,7 +69,7 @@ def varied(source: ModelSource, asked: Variant, dtype: str | None = None, recomp
     recipe = asked.recipe
     if recipe is None:
         return replace(prepared(source, dtype, recompute), accumulated=asked.accumulated)
-    low = dtype or "bf16"
+    low = known(dtype) or "bf16"
     if low == "fp32":
         raise ModelFileError(f"{source.name}: recipe {recipe.name} trains in two precisions; leave out --dtype fp32, or name the low one")
     made = prepared(source, None if recipe.casting else low, recompute)
