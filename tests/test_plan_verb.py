@@ -264,6 +264,9 @@ def test_micro_batches_make_a_step(run):
     one = json.loads(run(*words, "--step-seconds", "1")[1])["time"]["measured"]["mfu"]
     many = json.loads(run(*words, "--step-seconds", "1", "--micro-batches", 8)[1])["time"]["measured"]["mfu"]
     assert many == pytest.approx(8 * one)
+    memory = json.loads(run(*words, "--micro-batches", 8)[1])["memory"]
+    alone = json.loads(run(*words)[1])["memory"]
+    assert (memory["bound"], memory["need"]) == ("at most", alone["need"] + alone["kinds"]["gradients"])
 
 
 # Remedies

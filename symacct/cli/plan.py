@@ -85,6 +85,7 @@ def plan(target: str, form: str, **options: Any) -> int:
     """Plan TARGET on a card: does it fit, the largest batch, time, days and cost, what each remedy would
     change.
     """
+    from symacct.errors import UnknownOps
     from symacct.plan.planning import plan as worked_out
     from symacct.report.answer import Answer
     from symacct.report.planned_json import as_json
@@ -93,6 +94,8 @@ def plan(target: str, form: str, **options: Any) -> int:
     question = question_of(options)
     options["accumulate"] = options["accumulate"] or (question.accumulate > 1 and not is_stored(target))
     ledger = ledger_of(target, options)
+    if ledger.unknown:
+        raise UnknownOps(target, ledger.unknown)
     case, relations = case_of(ledger, question.solve, options)
     retrace = _deriver(target, ledger, options)
     found = worked_out(

@@ -22,6 +22,7 @@ from symacct.plan.training_time import samples_of
 from symacct.symbols import symbol
 
 Divide = Callable[[Ledger], Rank]
+MICRO_BATCHES = "micro-batches"  # a graph's variant says so of a step that adds to gradients
 
 
 @dataclass(frozen=True)
@@ -64,33 +65,24 @@ def plan(
     precision, notes = products_in(case, question)
     memory = question.card.needed("memory")
     rank = divide(ledger) if divide is not None else None
-    wanted = _demand(case, ledger, rank)
-    least = None
+    wanted = _demand(case, ledger, rank, question)
+    fewest = None
     if rank is not None:
-        case = replace(case, conditions=(*case.conditions, *rank.conditions))
-        if question.solve == rank.names.of["dp"].name:
-            least = fewest_ranks(rank, wanted, memory, {**case.sizes, **rank.numbers})
-            rank, question = _with_ranks(rank, replace(question, solve=None), least.number)
-        case = case.at(**rank.numbers)
+        rank, question, fewest = _ranked(case, question, rank, wanted)
+        case = replace(case, conditions=(*case.conditions, *rank.conditions)).at(**rank.numbers)
     solution = _solution(case, question, wanted, memory)
-    if solution is not None and solution.solved.size not in case.sizes:
-        solved = solution.solved
-        if solved.next is None and solved.binding is None:
-            raise SizeError(f"every {solved.size} fits, however large; give a number for it with --at")
-        case = case.at(**{solved.size: solved.smallest if solved.number is None else solved.number})
-    if rank is not None:
-        _check(rank, case.sizes)
+    case = _settled(case, solution)
     found = fit(wanted, memory, case.sizes)
     links: tuple[Sent, ...] = ()
     if rank is not None:
+        _check(rank, case.sizes)
         wanted = demand_of(rank, case.under, stage_of(found.form))
         found = fit(wanted, memory, case.sizes)
         links = sent(rank, case.under, case.sizes, question.card.link)
-    training = train(case, question, precision) if trains else None
-    served = None if trains else serve(case, question, precision)
-    measure = lambda new: _demand(case, new, divide(new) if divide is not None else None)  # noqa: E731
-    changes = remedies(case, wanted, found, derive, measure, rank is not None) if tried else ()
-    notes += _notes(case, question, wanted, rank)
+
+    def measure(new: Ledger) -> Demand:
+        return _demand(case, new, divide(new) if divide is not None else None, question)
+
     return Plan(
         case,
         question,
@@ -98,14 +90,35 @@ def plan(
         wanted,
         found,
         solution,
-        training,
-        served,
-        changes,
-        tuple(notes),
+        train(case, question, precision) if trains else None,
+        None if trains else serve(case, question, precision),
+        remedies(case, wanted, found, derive, measure, rank is not None) if tried else (),
+        (*notes, *_notes(case, question, wanted, rank)),
         rank,
         links,
-        least,
+        fewest,
     )
+
+
+def _ranked(
+    case: Case, question: Question, rank: Rank, wanted: Demand
+) -> tuple[Rank, Question, Fewest | None]:
+    """The rank, among the fewest data-parallel ones if these are solved for."""
+    if question.solve != rank.names.of["dp"].name:
+        return rank, question, None
+    memory = question.card.needed("memory")
+    fewest = fewest_ranks(rank, wanted, memory, {**case.sizes, **rank.numbers})
+    return (*_with_ranks(rank, replace(question, solve=None), fewest.number), fewest)
+
+
+def _settled(case: Case, solution: Solution | None) -> Case:
+    """The case with the size that was left open: the largest that fits, else the smallest there is."""
+    if solution is None or solution.solved.size in case.sizes:
+        return case
+    solved = solution.solved
+    if solved.next is None and solved.binding is None:
+        raise SizeError(f"every {solved.size} fits, however large; give a number for it with --at")
+    return case.at(**{solved.size: solved.smallest if solved.number is None else solved.number})
 
 
 def _with_ranks(rank: Rank, question: Question, number: int | None) -> tuple[Rank, Question]:
@@ -128,14 +141,21 @@ def _check(rank: Rank, sizes: Mapping[str, int]) -> None:
             raise SizeError(f"--parallel: {said} breaks {a.short}; choose degrees that divide it")
 
 
-def _demand(case: Case, ledger: Ledger, rank: Rank | None) -> Demand:
-    """What the whole model needs on a card, or a rank's share of it."""
+def _demand(case: Case, ledger: Ledger, rank: Rank | None, question: Question) -> Demand:
+    """What the whole model needs on a card, or a rank's share of it.
+
+    Of several micro-batches, where only the step of one is known: with all gradients alive throughout.
+    """
     if rank is not None:
         return demand_of(rank, case.under)
-    formulas = (
-        case.formulas if ledger is case.ledger else {k: case.under(v) for k, v in ledger.formulas.items()}
-    )
-    return demand(ledger.graph, formulas, case.under)
+    same = ledger is case.ledger
+    formulas = case.formulas if same else {key: case.under(expr) for key, expr in ledger.formulas.items()}
+    found = demand(ledger.graph, formulas, case.under)
+    if question.accumulate == 1 or MICRO_BATCHES in ledger.graph.variant or not found.exact:
+        return found
+    grads = formulas["bytes.grads"]
+    forms = tuple(replace(form, bytes=sp.expand(form.bytes + grads)) for form in found.forms)
+    return Demand(found.kinds, forms, ABOVE)
 
 
 def _solution(case: Case, question: Question, wanted: Demand, memory: int) -> Solution | None:
@@ -154,21 +174,23 @@ def _solution(case: Case, question: Question, wanted: Demand, memory: int) -> So
 
 
 def _notes(case: Case, question: Question, wanted: Demand, rank: Rank | None) -> list[str]:
+    found = []
+    if wanted.bound == BELOW:
+        found.append(
+            "where the peak lies follows no rule for this model: shown is what is alive at once for sure"
+        )
+    elif wanted.bound == ABOVE and rank is None:
+        found.append(
+            "a bound from above: all gradients are taken as alive throughout; a model file is traced so"
+        )
+    elif wanted.bound == ABOVE:
+        held = "all that other micro-batches keep, and all that is gathered"
+        found.append(f"the peak of a rank is a bound from above: it holds {held}")
     if rank is not None:
         whole = [f"{name} is held whole by every rank: {why}" for name, why in rank.whole.items()]
-        return [*_bound(wanted), *rank.remarks, *whole]
-    found = _bound(wanted)
+        return [*found, *rank.remarks, *whole]
     if question.cards > 1 and case.ledger.graph.mode == "train":
         found.append(
             "each card holds the whole model and works on a batch of its own; what they send is left out"
         )
     return found
-
-
-def _bound(wanted: Demand) -> list[str]:
-    if wanted.bound == BELOW:
-        return ["where the peak lies follows no rule for this model: shown is what is alive at once for sure"]
-    if wanted.bound == ABOVE:
-        all_ = "all that other micro-batches keep, and all that is gathered"
-        return [f"the peak of a rank is a bound from above: it holds {all_}"]
-    return []

@@ -115,7 +115,7 @@ def memory(plan: Plan, answer: Answer) -> Grid:
         if taken in labels:
             row = (f"{label} {name}".rstrip(), formula, value, _share(labels.get(label), limit))
             (last if taken == "peak memory" else rows).append(row)
-    return Grid(_ROWS, (*rows, *last, *(() if last else (_peak(plan, answer),))))
+    return Grid(_ROWS, (*rows, *(last if plan.demand.exact else (_peak(plan, answer),))))
 
 
 def _of_rank(plan: Plan, answer: Answer) -> Iterator[tuple[str, ...]]:
