@@ -15,8 +15,11 @@ import symacct
 from symacct.account import Ledger
 from symacct.conventions import convention
 from symacct.devices import card, device
+from symacct.errors import SizeError
 from symacct.evaluation import evaluate
 from symacct.plan.fitting import demand
+from symacct.plan.planning import plan
+from symacct.plan.question import Case, Question
 from symacct.plan.serving import Pass, cache_bytes, moving, picked, weights_read
 from symacct.plan.solving import Ceiling, largest
 from symacct.plan.training_time import (
@@ -340,6 +343,56 @@ def test_llama2_13b_decoding(batch, bytes_, milliseconds, throughput):
     assert found.limit == "memory"
     # 1 card for an hour costs 2: 2/3600 a second, spread over the tokens of a second
     assert float(found.cost(2)) == pytest.approx(2 / 3600 / throughput * 1e6, rel=1e-6)
+
+
+def planned(**asked):
+    """A plan of decoding 64 sequences behind 1023 cached tokens each on H100, and what the ledger itself
+    says.
+    """
+    ledger, sizes = decode(), {**LLAMA2_13B, "B": 64, "T": 1023}
+    case = Case(ledger, ledger.formulas, lambda expr: expr, sizes, ledger.graph.assumptions)
+    return plan(case, Question(device("h100"), **asked)), ledger.at(**sizes)
+
+
+def test_a_plan_of_decoding():
+    found, truth = planned(
+        cards=4, amount=Fraction(10**9), price=Fraction(2), rate=Fraction(5000), mfu=Fraction(1, 2)
+    )
+    served = found.served
+    assert found.precision == "bf16"
+    assert found.fit.need == truth["bytes.peak"]
+    assert served.least.bytes == truth["bytes.params"] + truth["bytes.kv_cache"]
+    assert served.traced.bytes == truth["bytes.read"] + truth["bytes.written"]
+    seconds = Fraction(served.least.bytes, device("h100").bandwidth)
+    assert served.least.seconds == seconds  # bound by memory, also at half the peak
+    assert served.least.throughput == 4 * 64 / seconds  # each card serves a batch of its own
+    assert served.seconds == 10**9 / served.least.throughput
+    assert served.least.cost(2) == Fraction(2, 3600) * seconds / 64 * 10**6
+    # 5000 tokens a second on 4 cards: 5000/64 passes, each reading the least bytes
+    assert served.mbu == Fraction(5000, 64) * served.least.bytes / (4 * device("h100").bandwidth)
+    assert served.mfu == Fraction(5000, 64) * truth["flops.forward"] / (4 * H100)
+
+
+def test_the_batch_that_decoding_fits():
+    found, _ = planned()
+    peaks = {B: at(decode(), "bytes.peak", **{**LLAMA2_13B, "B": B, "T": 1023}) for B in range(55, 70)}
+    assert found.solution.solved.number == max(B for B, peak in peaks.items() if peak <= 80 * 10**9)
+    assert found.solution.kind == "KV cache"
+    assert not found.fit.fits  # at the 64 that were asked for
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"amount": Fraction(5), "unit": "steps"}, "mode decode has none; say how much with --tokens"),
+        ({"accumulate": 2}, "--micro-batches is of training"),
+        ({"estimate": "6ND"}, "--flops 6ND is of training"),
+        ({"days": Fraction(3)}, "--days is of training"),
+    ],
+)
+def test_what_only_training_has(asked, says):
+    with pytest.raises(SizeError, match=says):
+        planned(**asked)
 
 
 def test_kipply_52b():

@@ -221,13 +221,16 @@ def test_time_and_cost_of_gpt2(run):
         "--mfu",
         "0.3",
     )
-    _, out, _ = run(*words, "--tokens", "300e9", "--price", "2", "--format", "json", "--no-roofline")
+    _, out, _ = run(
+        *words, "--tokens", "300e9", "--price", "2", "--days", 2, "--format", "json", "--no-roofline"
+    )
     time = json.loads(out)["time"]
     flops = Fraction(874_944_921_600, 1024) * 300 * 10**9
     seconds = flops / (8 * 312 * 10**12 * Fraction(3, 10))
     assert time["flops"] == flops
     assert time["at_mfu"]["days"] == pytest.approx(float(seconds / 86400))
     assert time["at_mfu"]["cost"] == pytest.approx(float(seconds * 8 * 2 / 3600))
+    assert time["cards_in_time"] == 16  # 3.97 days on 8
     assert time["optimizer_steps"] == float(Fraction(300 * 10**9, 8 * 100 * 1024))
     # nanoGPT's notebook: 37.14 % at 0.755 s for 100 sequences on one A100
     one = (
@@ -342,6 +345,7 @@ EVERY = f"B=8,{SMALL}"
         (("--card", "a100", "--at", EVERY, "--mfu", "40%"), "--mfu = '40%': write a number"),
         (("--card", "a100", "--at", EVERY, "--tokens", "-5"), "--tokens = -5: it must be more than 0"),
         (("--card", "a100", "--at", EVERY, "--cards", "1.5"), "--cards = 1.5: it must be a whole number"),
+        (("--card", "a100", "--at", EVERY, "--days", "3"), "--days is for a whole training run"),
         (("--card", "a100", "--at", EVERY, "--tokens", "1", "--steps", "2"), "give one of --tokens, --steps"),
         (("--card", "a100", "--at", f"{EVERY},z=3"), "z: not a size of gpt2"),
         (("--card", "a100", "--at", EVERY.replace("768", "770")), "breaks Mod(d, h) = 0"),

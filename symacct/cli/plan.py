@@ -55,6 +55,7 @@ _RANKS = "dp"
     metavar="NUMBER",
     help="Instead, measured seconds of a step: the micro-batches of B on each replica.",
 )
+@click.option("--days", metavar="NUMBER", help="How long it may take: gives the cards that this needs.")
 @click.option("--price", metavar="NUMBER", help="Of one card for an hour: gives the cost.")
 @click.option(
     "--flops", "estimate", type=click.Choice(["exact", "6ND", "6ND+attention"]), default="exact",
@@ -132,6 +133,8 @@ def question_of(options: dict[str, Any]) -> Question:
         given = options[key.replace("-", "_")]
         return None if given is None else amount(given, f"--{key}", most)
 
+    if options["days"] is not None and not amounts:
+        raise SizeError(f"--days is for a whole training run; say how much with --{', --'.join(_UNITS)}")
     device = card(options["card"])
     if options["precision"] is not None:
         device.peak(options["precision"])
@@ -145,7 +148,7 @@ def question_of(options: dict[str, Any]) -> Question:
         cards, passes, replicas = degrees.devices, degrees.micro_batches, degrees.data
     return Question(
         device, cards, replicas, options["precision"], options["solve"], unit, read(unit), passes,
-        read("mfu", 1), read(rate), rate, read("price"), options["estimate"],
+        read("mfu", 1), read(rate), rate, read("price"), options["estimate"], read("days"),
     )  # fmt: skip
 
 

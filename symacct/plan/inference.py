@@ -66,8 +66,12 @@ def _refused(case: Case, question: Question) -> None:
         raise SizeError(
             f"--steps are those of an optimizer, and mode {mode} has none; say how much with --tokens"
         )
-    if question.accumulate > 1 or question.estimate != "exact":
-        option = "--micro-batches" if question.accumulate > 1 else f"--flops {question.estimate}"
+    options = {
+        "--micro-batches": question.accumulate > 1,
+        f"--flops {question.estimate}": question.estimate != "exact",
+        "--days": question.days is not None,
+    }
+    for option in (name for name, given in options.items() if given):
         raise SizeError(f"{option} is of training, and mode {mode} does not train; leave it out")
 
 

@@ -151,9 +151,10 @@ def _demand(case: Case, ledger: Ledger, rank: Rank | None, question: Question) -
     same = ledger is case.ledger
     formulas = case.formulas if same else {key: case.under(expr) for key, expr in ledger.formulas.items()}
     found = demand(ledger.graph, formulas, case.under)
-    if question.accumulate == 1 or MICRO_BATCHES in ledger.graph.variant or not found.exact:
+    grads = formulas.get("bytes.grads")
+    one = question.accumulate == 1 or MICRO_BATCHES in ledger.graph.variant
+    if one or grads is None or not found.exact:
         return found
-    grads = formulas["bytes.grads"]
     forms = tuple(replace(form, bytes=sp.expand(form.bytes + grads)) for form in found.forms)
     return Demand(found.kinds, forms, ABOVE)
 

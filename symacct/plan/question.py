@@ -50,7 +50,8 @@ class Question:
 
     `accumulate`: passes of the traced batch in a step of the optimizer. `rate` is measured: tokens a second
     of all cards together, or with `rate_unit` "step-seconds" the seconds of a step. `replicas` each work on a
-    batch of their own; without a number every card is one.
+    batch of their own; without a number every card is one. `days`: how long it may take, for the cards that
+    this needs.
     """
 
     card: Device
@@ -66,6 +67,7 @@ class Question:
     rate_unit: str = "tokens-per-second"
     price: Fraction | None = None
     estimate: str = "exact"
+    days: Fraction | None = None
 
     @property
     def side_by_side(self) -> int:

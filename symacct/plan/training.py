@@ -14,8 +14,10 @@ from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.plan.question import Case, Question, passes_a_second
 from symacct.plan.training_time import (
+    DAY,
     PER_TOKEN,
     Run,
+    cards_for,
     each_step,
     estimates,
     in_products,
@@ -44,7 +46,7 @@ class Training:
     is used.
 
     `run` is the work at the peak, `at_mfu` at the asked share of it. `optimizer` are the optimizer's products
-    as a share of a step's.
+    as a share of a step's, `in_time` the cards that finish in the days that were asked for.
     """
 
     step: Mapping[str, Expr]
@@ -56,6 +58,7 @@ class Training:
     hfu: Fraction | None = None
     per_token: PerToken | None = None
     optimizer: Fraction = Fraction(0)
+    in_time: int | None = None
 
 
 def train(case: Case, question: Question, precision: str) -> Training:
@@ -77,7 +80,10 @@ def train(case: Case, question: Question, precision: str) -> Training:
     )
     per_token = _per_token(case, found[question.estimate])
     run = Run(total, peak, question.cards)
-    return Training(found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer)
+    in_time = None
+    if question.days is not None:
+        in_time = cards_for(total, question.days * DAY, peak, question.mfu or 1)
+    return Training(found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time)
 
 
 def _work(case: Case, question: Question, step: Fraction) -> tuple[Number, Fraction | None]:

@@ -123,6 +123,8 @@ def _time(plan: Plan) -> dict[str, Any]:
     if question.amount is not None:
         made[question.unit] = _number(question.amount)
         made["optimizer_steps"] = _number(found.steps or 0)
+    if found.in_time is not None:
+        made["cards_in_time"] = found.in_time
     if found.mfu is not None and found.hfu is not None:
         made["measured"] = {"mfu": _number(found.mfu), "hfu": _number(found.hfu)}
     return made

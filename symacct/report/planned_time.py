@@ -44,6 +44,10 @@ def training(plan: Plan, answer: Answer) -> Grid:
         )
     if question.price is not None:
         rows.append(("cost", f"= card-hours·{digits(question.price)}", digits(chosen.cost(question.price))))
+    if found.in_time is not None and question.days is not None:
+        share = "peak·MFU" if question.mfu is not None else "peak"
+        label = f"in {spelled(question.days)} days"
+        rows.append((label, f"n = ⌈FLOPs/(time·{share})⌉", f"{grouped(found.in_time)} cards"))
     rows += _measured(plan)
     return Grid(_COLUMNS, tuple(rows))
 
