@@ -53,13 +53,13 @@ def training(plan: Plan, answer: Answer) -> Grid:
 
 
 def _ranks(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
-    """What the rank with most to do does in a step, and how long it waits for others in a pipeline."""
+    """What the rank with most to do does in a step, recomputing too, and how long it waits in a pipeline."""
     rank, found = plan.rank, plan.training
     if rank is None or found is None:
         return
-    mine = sp.expand(plan.case.per_flop * plan.case.under(rank.flops["flops.step"]))
+    mine = sp.expand(plan.case.per_flop * plan.case.under(rank.flops["flops.hardware"]))
     number = Fraction(evaluate(mine, plan.sizes))
-    yield "a rank's step", f"= {written(mine, answer)}", flops(int(number))
+    yield "a rank does", f"= {written(mine, answer)}", flops(int(number))
     idle = Fraction(evaluate(rank.idle, plan.sizes))
     seconds = number / found.run.peak * (1 + idle)
     waits = (
