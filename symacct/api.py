@@ -49,6 +49,7 @@ def derive(
     loss: Callable[..., Any] | None = None,
     optimizer: Callable[..., Any] | str | None = None,
     meanings: Mapping[str, str] | None = None,
+    cache: Callable[..., Any] | None = None,
     mode: str = "train",
     device: str = "cuda",
     dtype: str | None = None,
@@ -62,8 +63,10 @@ def derive(
 ) -> Ledger:
     """The ledger of a target, or of a model and its inputs given as functions of sizes (or ready, with `dims={}`).
 
-    `dtype` ("fp32", "fp16", "bf16") converts the model and its inputs. `checkpoint` recomputes each block ("full") or
-    the modules whose paths fit a pattern, by torch's own checkpoint. `recipe` ("autocast", "mixed", "megatron",
+    `cache` gives an empty cache, a function of sizes, for mode "prefill" and "decode": the model's forward takes it as
+    `cache=` and fills it in place. `dtype` ("fp32", "fp16", "bf16") converts the model and its inputs. `checkpoint`
+    recomputes each block ("full"), the attention cores alone ("selective"), or the modules whose paths fit a pattern,
+    by torch's own checkpoint. `recipe` ("autocast", "mixed", "megatron",
     "playbook") trains in two precisions; `accumulate` adds to gradients that earlier micro-batches left; `widths`
     ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a.
 
@@ -82,7 +85,7 @@ def derive(
     from symacct.tracing.variation import graph_of as traced
 
     source = model_source(
-        "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=_own(optimizer), meanings=meanings
+        "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=_own(optimizer), meanings=meanings, cache=cache
     )
     return Ledger(traced(source, "the model", mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import sympy as sp
@@ -19,11 +19,13 @@ from symacct.errors import ModelFileError, SymacctError, Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
 from symacct.oracles import Run
+from symacct.parallel.degrees import Degrees, read_degrees
 from symacct.records import Trace
 from symacct.symbols import symbol
 from symacct.targets import graph_of, source_of
 from symacct.tracing.autocast import emulating
 from symacct.tracing.build import Builder
+from symacct.tracing.inference import CACHED
 from symacct.tracing.preparation import prepared
 from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
@@ -43,15 +45,15 @@ _FUSED_BACKWARD = "aten._scaled_dot_product_"
 def verify(
     target: str | ModelSource, mode: str = "train", device: str = "cuda", points: int = 5, seed: int = 0,
     graph: Graph | None = None, lifting: bool = True, dtype: str | None = None, checkpoint: str | None = None,
+    parallel: str | None = None,
 ) -> Certificate:
     """The certificate of a target's formulas, from at least `points` random points.
 
     `lifting` also derives the formulas a second time, from runs at plain numbers.
+    `parallel` also compares one rank's share at these degrees, such as "tp=2,sp", with torch's own parallelism.
     `graph` is the graph to test when it is at hand; else it is derived, or read when the target is a stored one.
     Raises Unsupported when no model is at hand to run, and what deriving raises.
     """
-    if mode not in ("train", "forward"):
-        raise Unsupported(f"verify runs mode train and forward; {mode} has no real execution to compare with yet")
     if isinstance(target, ModelSource):
         source, name = prepared(target, dtype, checkpoint), target.name
     else:
@@ -59,9 +61,22 @@ def verify(
     if graph is None:
         graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint)
     source = source or prepared(model_behind(name, graph), dtype, checkpoint)
+    degrees = None if parallel is None else read_degrees(parallel)
     verification = _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting)
     with emulating() if graph.device == "cuda" else contextlib.nullcontext():
-        return verification.certificate()
+        certificate = verification.certificate()
+    return certificate if degrees is None else _with_ranks(certificate, source, graph, degrees, seed)
+
+
+def _with_ranks(certificate: Certificate, source: ModelSource, graph: Graph, degrees: Degrees, seed: int) -> Certificate:
+    """The certificate with what torch's own parallelism says of one rank."""
+    from symacct.verify_parallel import parallel_checks  # torch.distributed takes a while to import
+
+    found = parallel_checks(source, graph, degrees, seed)
+    return replace(
+        certificate, points=(*certificate.points, *found.points), checks=(*certificate.checks, *found.checks),
+        notes=(*certificate.notes, *found.notes),
+    )
 
 
 def model_behind(target: str, graph: Graph) -> ModelSource:
@@ -124,7 +139,7 @@ class _Verification:
                 refused += 1
                 continue
             try:
-                real = runs.build(self.source, point.sizes)
+                real = runs.build(self.source, point.sizes, self.ledger.graph.mode)
                 run = runs.run(self.source, real, self.ledger.graph.mode)
             except Exception as error:  # the model's own code says no to these sizes
                 refused += 1
@@ -176,16 +191,29 @@ class _Here:
             if self.point.generic:  # where a batch of 1 is summed away, a gradient is a view of a larger storage
                 yield from self._check("bytes.grads", _TENSORS, run.grads_bytes)
             yield from self._check("bytes.optimizer", _TENSORS, run.optimizer_bytes)
-            if self.point.generic:
-                yield from self._memory()
+        if self.of.ledger.graph.mode in CACHED:
+            yield from self._check("bytes.kv_cache", "the cache after a real step", self.real.cached_bytes())
+        if self.point.generic:
+            yield from self._memory()
 
     def _memory(self) -> Iterator[Check]:
-        """Bytes kept for backward, and the peak."""
-        device = self.of.ledger.graph.device
-        if device == "cuda":
-            self.of.notes[memory.UNSEEN] = None
-        for key, oracle, seen_bytes in memory.observed(self.of.source, device, dict(self.point.sizes), self.run.saved_bytes, self.trace):
+        """Bytes kept for backward, and the peak; on a GPU, where there is one, too."""
+        graph, sizes = self.of.ledger.graph, dict(self.point.sizes)
+        for key, oracle, seen_bytes in memory.observed(self.of.source, graph, sizes, self.run.saved_bytes, self.trace):
             yield from self._check(key, oracle, seen_bytes)
+        if graph.device == "cuda" and not memory.gpu():
+            self.of.notes[memory.UNSEEN] = None
+        elif graph.device == "cuda" and graph.mode == "train":
+            yield from self._on_gpu(sizes)
+
+    def _on_gpu(self, sizes: dict[str, int]) -> Iterator[Check]:
+        try:
+            asked, allocated = memory.on_gpu(self.of.source, sizes)
+        except RuntimeError as error:
+            self.of.notes[f"no run on the GPU at {_sizes(sizes)}: {' '.join(str(error).split())[:160]}"] = None
+            return
+        yield from self._check("bytes.peak", memory.ON_GPU, asked)
+        self.of.notes[f"the GPU's allocator rounds {asked:,} bytes asked for at {_sizes(sizes)} up to {allocated:,}, in blocks of 512 (max_memory_allocated, workspaces left out)"] = None
 
     def _check(self, key: str, oracle: str, observed: int) -> Iterator[Check]:
         formula = self.of.ledger.formulas.get(key)
@@ -240,7 +268,8 @@ class _Here:
         calls = seen([runs.Call(*op) for op in self.run.op_sequence])
         paired = align(steps, calls)
         self._note_swaps({steps[i].node.op for w in paired.swaps for i in w.steps}, {calls[j].op for w in paired.swaps for j in w.calls})
-        self.of.notes["the optimizer's ops are compared on fake tensors only: a real first step also makes the state"] = None
+        if graph.mode == "train":
+            self.of.notes["the optimizer's ops are compared on fake tensors only: a real first step also makes the state"] = None
         expected = len(steps) - sum(len(swap.steps) for swap in paired.swaps)
         yield self._shape_check("a real execution on the CPU", len(paired.pairs), expected, paired.broken)
 

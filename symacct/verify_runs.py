@@ -1,7 +1,11 @@
-"""Real executions of a model source at given sizes, on the CPU and with real tensors."""
+"""Real executions of a model source at given sizes, on the CPU and with real tensors.
+
+In prefill and decode a step begins with the model's cache as it stands there: empty, or with a prompt in it.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from symacct.oracles import Run, default_loss, measure
 from symacct.oracles_flops import Phases, counter, recomputation_watched, unfused
+from symacct.tracing import private
+from symacct.tracing.inference import CACHED, in_mode, tensors_of
 from symacct.tracing.run import unwrapped
 from symacct.tracing.source import ModelSource
 from symacct.verify_shapes import Call
@@ -28,21 +34,62 @@ class Real:
     inputs: Any
     loss: Callable[[Any], torch.Tensor] | None
 
+    def cached_bytes(self) -> int:
+        """Bytes in the cache after the step."""
+        assert isinstance(self.model, _Cached)
+        with torch.no_grad():
+            kept = self.model.step(self.inputs)
+        return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors_of(kept))
 
-def build(source: ModelSource, sizes: Mapping[str, int]) -> Real:
-    """The model at these sizes. What the user's code raises comes through."""
+
+class _Cached(torch.nn.Module):
+    """A model that meets the same cache each time that it is called."""
+
+    def __init__(self, model: torch.nn.Module, kept: dict[str, Any]) -> None:
+        super().__init__()
+        self.model, self.kept = model, kept
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs, **self._copied())
+
+    def step(self, inputs: Any) -> dict[str, Any]:
+        """Run once, and give the cache as it is then."""
+        kept = self._copied()
+        _apply(self.model, inputs, kept)
+        return kept
+
+    def _copied(self) -> dict[str, Any]:
+        with private.no_dispatch_modes():  # what copying costs is no part of the step
+            return copy.deepcopy(self.kept)
+
+
+def build(source: ModelSource, sizes: Mapping[str, int], mode: str = "train") -> Real:
+    """The model at these sizes, as it stands before a step of this mode. What the user's code raises comes through."""
+    source = in_mode(source, mode)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         model = unwrapped(source.model(sizes))
         inputs = source.inputs(sizes)
+        if mode in CACHED:
+            model = _with_cache(source, model, mode, sizes)
     judge = source.loss
     loss = None if judge is None else lambda output: judge(output, sizes, inputs)
     return Real(model, inputs, loss)
 
 
+def _with_cache(source: ModelSource, model: torch.nn.Module, mode: str, sizes: Mapping[str, int]) -> _Cached:
+    assert source.cache is not None and source.prompt is not None
+    model.train(False)
+    kept = source.cache(model, sizes)
+    if mode == "decode":
+        with torch.no_grad():
+            _apply(model, source.prompt(sizes), kept)
+    return _Cached(model, kept)
+
+
 def run(source: ModelSource, real: Real, mode: str) -> Run:
     """What the oracles measure on it."""
-    return measure(real.model, real.inputs, real.loss, source.optimizer, mode)
+    return measure(real.model, real.inputs, real.loss, source.optimizer, "train" if mode == "train" else "forward")
 
 
 def calls(real: Real, mode: str) -> list[Call]:
@@ -72,10 +119,11 @@ def calls(real: Real, mode: str) -> list[Call]:
     return log.calls
 
 
-def _apply(model: torch.nn.Module, inputs: Any) -> Any:
+def _apply(model: torch.nn.Module, inputs: Any, more: Mapping[str, Any] | None = None) -> Any:
+    more = more or {}
     if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+        return model(**inputs, **more)
+    return model(*inputs, **more) if isinstance(inputs, tuple | list) else model(inputs, **more)
 
 
 class _Log(TorchDispatchMode):

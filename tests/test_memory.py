@@ -158,9 +158,9 @@ def test_what_an_activation_keeps():
     assert int(norm.formulas["bytes.saved"].xreplace(at)) == 4 * 16 * 4 + 2 * 4 * 4
 
 
-def real_peak(source, sizes):
+def real_peak(source, sizes, trace=None):
     """The largest sum of live storages during a real step, from their births and deaths."""
-    trace = trace_real(source, "train", sizes)
+    trace = trace or trace_real(source, "train", sizes)
     given = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
     storages = {out.id: out.storage for r in trace.records for out in r.outputs}
     held = given | {storages[value] for value in trace.outputs}  # the caller keeps its inputs and the output

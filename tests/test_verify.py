@@ -216,9 +216,68 @@ def test_a_certificate_without_checks_proves_nothing():
     assert Certificate("x", "train", "cuda", (), (bad,)).failures == (bad,)
 
 
-def test_a_mode_without_executions_is_refused():
+def test_a_model_without_a_cache_has_no_step_of_inference_to_compare():
     with pytest.raises(Unsupported, match="prefill"):
         verify("examples/mlp.py", mode="prefill")
+
+
+class Attending(torch.nn.Module):
+    """One head that keeps its keys and values in a list that it is given."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.qkv = torch.nn.Linear(d, 3 * d)
+
+    def forward(self, x, cache=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if cache is not None:
+            cache[:] = [torch.cat([old, new], 1) for old, new in zip(cache, (k, v), strict=True)] if cache else [k, v]
+            k, v = cache
+        return (q @ k.transpose(1, 2)).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_a_step_with_a_cache_is_compared_with_a_real_one(mode):
+    source = model_source(
+        "attending", dims={"B": 2, "T": 5, "d": 6}, model=Attending, inputs=lambda B, T, d: torch.randn(B, T, d), cache=list
+    )
+    certificate = verify(source, mode=mode, device="cpu", points=3, lifting=False)
+    assert certificate.verified, failures(certificate)
+    seen = {(c.quantity, c.oracle) for c in certificate.checks}
+    assert ("bytes.kv_cache", "the cache after a real step") in seen
+    assert ("bytes.peak", "births and deaths of storages in a real run") in seen
+    assert {"flops.forward", "shapes"} <= {quantity for quantity, _ in seen}
+
+
+def test_a_cache_of_another_size_is_found_out():
+    source = model_source(
+        "attending", dims={"B": 2, "T": 5, "d": 6}, model=Attending, inputs=lambda B, T, d: torch.randn(B, T, d), cache=list
+    )
+    graph = Builder(source, "decode", "cpu").graph("attending")
+
+    def shorter(node):
+        out = node.outputs[0]
+        return replace(node, outputs=(replace(out, shape=(out.shape[0], out.shape[1] - 1, out.shape[2])),)) if "after" in node.notes else node
+
+    certificate = verify(source, mode="decode", graph=replace(graph, items=changed(graph.items, "cache", shorter)), points=1, lifting=False)
+    assert "bytes.kv_cache" in {c.quantity for c in certificate.failures}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_kept_bytes_and_the_peak_equal_a_real_run_at_five_points(dtype):
+    source = source_of(str(EXAMPLES / "mlp.py"))
+    certificate = verify(source, device="cpu", points=5, dtype=dtype, lifting=False)
+    assert certificate.verified, failures(certificate)
+    for key, oracle in (("bytes.saved", "tensors that autograd's hooks saw in a real run"), ("bytes.peak", "births and deaths of storages in a real run")):
+        assert sum((c.quantity, c.oracle) == (key, oracle) for c in certificate.checks) >= 5
+
+
+def test_what_a_gpu_alone_could_tell_is_said(mlp):
+    source, graph = mlp
+    certificate = verify(source, graph=graph, points=1, lifting=False)
+    here = torch.cuda.is_available()
+    assert any("no GPU here" in note for note in certificate.notes) is not here
+    assert any("blocks of 512" in note for note in certificate.notes) is here
 
 
 def test_a_formula_in_data_dependent_counts_is_skipped_aloud(mlp, monkeypatch):

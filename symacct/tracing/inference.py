@@ -18,6 +18,7 @@ from symacct.tracing.source import ModelSource
 
 CACHED = ("prefill", "decode")
 TOKENS = "T"
+ENCODED = "S"
 _MEANINGS = {
     "prefill": "tokens of the prompt, all of them cached at its end",
     "decode": "tokens cached before the step; attention reads T + 1",
@@ -32,6 +33,11 @@ def in_mode(source: ModelSource, mode: str) -> ModelSource:
     """
     if mode not in CACHED:
         return source
+    if source.cache is None and ENCODED in source.dims:
+        raise Unsupported(
+            f"{source.name}: mode {mode} has none of an encoder-decoder's caches to run with: its decoder keeps the encoder's keys and "
+            "values beside its own, which is not traced yet; --mode forward runs encoder and decoder once"
+        )
     if source.cache is None:
         raise Unsupported(
             f"{source.name}: mode {mode} runs a model with its cache, and this one has none: "
