@@ -86,7 +86,9 @@ def test_fused_attention_is_charged_what_its_parts_are(fused):
 # A causal mask
 
 
-@pytest.mark.parametrize(("attention", "pairs"), [("full", "T**2"), ("half", "T**2/2"), ("exact", "T*(T + 1)/2")])
+@pytest.mark.parametrize(
+    ("attention", "pairs"), [("full", "T**2"), ("half", "T**2/2"), ("exact", "T*(T + 1)/2")]
+)
 def test_a_causal_backward_is_twice_its_forward_and_repeats_the_scores(attention, pairs):
     """Dao 2023, section 3.1: 2 products forward, 5 backward, of which one repeats the scores."""
     ledger = symacct.derive("gpt2", attention=attention)
@@ -99,5 +101,3 @@ def test_a_causal_backward_is_twice_its_forward_and_repeats_the_scores(attention
     }
     for key, value in expected.items():
         assert sp.expand(ledger.formulas[key] - value) == 0
-
-

@@ -87,6 +87,10 @@ class Attribution:
             holding, near = self._nearest(body)
             note = f"the model has {near} here; " if near else ""
         chosen = _fitting(left, holding)
+        if (
+            len(self.derived) == 1 and body.is_number and len(chosen) > 1
+        ):  # of all sizes known: any place fits
+            chosen = []
         if not chosen:
             return [Term(left * body, kind, "", "", "", "no place of the model costs this")]
         one_of = "one of these: " if len(chosen) > 1 and self._alternatives(left, chosen) else ""
@@ -126,6 +130,7 @@ def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Par
     """The parts that may account for the difference, all that fit alike: whole, in part, in pairs.
 
     Of what is missing, a place can lack no more than it costs; what is too much may be a place counted twice.
+    A place is a part, a module, or modules of one name but for a number, as `ln1` and `ln2`.
     """
     ways = [lambda n: n == left, lambda n: n == 2 * left, lambda n: n > left]
     if left < 0:
@@ -134,11 +139,27 @@ def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Par
         alone = [(p, n) for p, n in holding if fits(n)]
         if alone:
             return alone
+        together = [group for group in _groups(holding) if fits(sum(n for _, n in group))]
+        if together and fits is ways[0]:
+            return [member for group in together for member in group]
     if len(holding) <= _MOST_PAIRS:
-        for pair in combinations(holding, 2):
-            if pair[0][1] + pair[1][1] == abs(left):
-                return list(pair)
+        pairs = [pair for pair in combinations(holding, 2) if pair[0][1] + pair[1][1] == abs(left)]
+        if pairs:
+            return list(dict.fromkeys(member for pair in pairs for member in pair))
     return list(holding)
+
+
+def _groups(holding: Sequence[tuple[Part, Expr]]) -> list[list[tuple[Part, Expr]]]:
+    """The parts of each module, and of modules that only a number tells apart, two parts or more."""
+    found: dict[str, list[tuple[Part, Expr]]] = {}
+    for part, number in holding:
+        for name in dict.fromkeys((part.module, part.module.rstrip("0123456789"))):
+            found.setdefault(name, []).append((part, number))
+    sizes: dict[tuple[Part, ...], list[tuple[Part, Expr]]] = {}
+    for group in found.values():
+        if len(group) > 1:
+            sizes.setdefault(tuple(part for part, _ in group), group)
+    return list(sizes.values())
 
 
 def _share(left: Expr, number: Expr, many: int) -> Expr:

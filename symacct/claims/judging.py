@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy as sp
 
 from symacct.account import Ledger
-from symacct.claims.attribution import Attribution, coefficients
+from symacct.claims.attribution import coefficients
+from symacct.claims.bounds import proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
 from symacct.claims.leading import Regime, regions, split_orders, stated, usual
-from symacct.claims.names import Names, mapping
-from symacct.claims.parts import Part, idle_parts, parts_of, unrepeated_parts
+from symacct.claims.names import Names, definitions, mapping
+from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
+from symacct.claims.places import terms
 from symacct.claims.reading import read
-from symacct.claims.verdict import Term, Verdict
+from symacct.claims.verdict import Verdict
 from symacct.claims.witness import plain, ratio_hint, smallest
 from symacct.errors import SizeError
 from symacct.expressions import Proved, canonical, compare
@@ -25,7 +27,6 @@ from symacct.report.readable import shown
 from symacct.symbols import symbol
 
 Expr = sp.Expr
-_MOST_TERMS = 400
 
 
 def check(
@@ -42,9 +43,11 @@ def check(
     'equal'
     """
     given = [given] if isinstance(given, str) else list(given)
-    plain_given, orders = split_orders(given)
+    relations, orders = split_orders(given)
+    plain_given, meant = definitions(relations, ledger.graph)
     numbers = [f"{n}={v}" for n, v in at.items()] if isinstance(at, Mapping) else list(at or ())
     names_told = [f"{n}={v}" for n, v in map.items()] if isinstance(map, Mapping) else list(map or ())
+    names_told += meant
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
     setting = Setting(ledger, read(claim, names), tuple(plain_given))
@@ -67,14 +70,16 @@ class _Judge:
         for case in self.setting.readings():
             if self.setting.holds(case):
                 return self._under(case)
-        return self._leading() or self._refuted()
+        return self._peak() or self._leading() or self._refuted()
 
     def _under(self, case: Case) -> Verdict:
         """Equal in another reading; with another count, `terms` say what differs from the asked."""
         found = self._made("equal-under", case, conditions=self._conditions(case))
         if not case.switches and not case.named:
             return found
-        return replace(found, terms=self._terms(replace(self.setting.base, supposed=case.supposed)))
+        return replace(
+            found, terms=terms(self.setting, replace(self.setting.base, supposed=case.supposed), case)
+        )
 
     def _needed(self, left: Expr, right: Expr) -> tuple[str, ...]:
         """The relations that a proof takes: the given ones, and the model's own assumptions that it used."""
@@ -102,6 +107,38 @@ class _Judge:
             found.append(f"N = {MEANINGS[case.choice]} = {shown(count)}")
         return tuple(found)
 
+    # A maximum of several forms
+
+    def _forms(self, case: Case) -> list[Form]:
+        setting = self.setting
+        left, _ = setting.sides(case)
+        return forms_of(left, setting.ledger.graph, lambda live: setting.under(live, case.supposed))
+
+    def _peak(self) -> Verdict | None:
+        """Equal where one form of a maximum is the largest."""
+        base = self.setting.base
+        derived, claim = self.setting.sides(base)
+        forms = self._forms(base)
+        form = equal_form(forms, claim)
+        if form is None:
+            return None
+        found = self._made(
+            "equal-under", base, (*self._conditions(base), self._lies(form, forms)), form.value
+        )
+        return replace(
+            found, witness=self._witness(base, derived, claim), notes=self._at_sizes(derived, claim)
+        )
+
+    def _lies(self, form: Form, forms: Sequence[Form]) -> str:
+        """Where a form is the maximum."""
+        where = wins(form, forms, self.setting.ledger.graph, self._numbers)
+        lies = f"the maximum is at {form.place}" if form.place else "this form is the largest"
+        return f"{lies}, where {' and '.join(where)}" if where else f"{lies}, always"
+
+    @property
+    def _numbers(self) -> dict[sp.Symbol, Expr]:
+        return {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
+
     # Leading order
 
     def _leading(self) -> Verdict | None:
@@ -110,24 +147,31 @@ class _Judge:
         regimes = [regime] if regime else usual(setting.ledger.graph, singles=not setting.claim.counts)
         for case in [base, *(replace(base, supposed=texts) for texts in setting.supposable)]:
             derived, claim = setting.sides(case)
-            if regime is None and self._wrong_number(case, derived, claim):
-                continue
+            forms = self._forms(case)
             for tried in regimes:
-                if tried.leads(derived, claim):
-                    return self._led(case, tried, derived, claim)
+                form = tried.largest([f.value for f in forms]) if forms else derived
+                if form is None or (regime is None and self._wrong_number(case, form, claim)):
+                    continue
+                if tried.leads(form, claim):
+                    return self._led(case, tried, form, claim)
         return None
 
     def _led(self, case: Case, regime: Regime, derived: Expr, claim: Expr) -> Verdict:
         graph = self.setting.ledger.graph
-        told = {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
-        where = regions(derived, claim, graph, told)
-        found = self._made("leading-order", case, conditions=(*self._conditions(case), regime.text))
+        forms = self._forms(case)
+        largest = next((self._lies(form, forms) for form in forms if form.value == derived), "")
+        bound = (
+            proved(derived, claim, regime.top(derived)[1], regime.orders, self._numbers)
+            if regime.orders
+            else ""
+        )
+        found = self._made("leading-order", case, (*self._conditions(case), regime.text), derived)
         return replace(
             found,
-            regions=where,
-            terms=self._terms(case),
+            regions=regions(derived, claim, graph, self._numbers),
+            terms=terms(self.setting, case),
             witness=self._witness(case, derived, claim),
-            notes=self._at_sizes(derived, claim),
+            notes=tuple(note for note in (bound, largest, *self._at_sizes(derived, claim)) if note),
         )
 
     def _wrong_number(self, case: Case, derived: Expr, claim: Expr) -> bool:
@@ -151,14 +195,30 @@ class _Judge:
         )
         derived, claim = setting.sides(base)
         witness = self._witness(base, derived, claim)
-        hint = ratio_hint(derived, claim) or self._leading_hint(derived, claim)
+        hint = ratio_hint(derived, claim, self._kind) or self._leading_hint(derived, claim)
         notes = [
             note
-            for note in (hint, *self._at_sizes(derived, claim), *self._near(base), *self._elsewhere())
+            for note in (
+                hint,
+                self._nearest_form(base, claim),
+                *self._at_sizes(derived, claim),
+                *self._near(base),
+                *self._elsewhere(),
+            )
             if note
         ]
         found = self._made("refuted" if witness else "unsettled", base, conditions=self._conditions(base))
-        return replace(found, terms=self._terms(base) if witness else (), witness=witness, notes=tuple(notes))
+        return replace(
+            found, terms=terms(self.setting, base) if witness else (), witness=witness, notes=tuple(notes)
+        )
+
+    @property
+    def _kind(self) -> str:
+        """Whether the left side speaks of "flops", "bytes" or "params"; "" for several."""
+        claim = self.setting.claim
+        spoken = claim.left.free_symbols
+        kinds = {key.partition(".")[0] for stand, key in claim.keys.items() if stand in spoken}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def _leading_hint(self, derived: Expr, claim: Expr) -> str:
         """What the ratio of the leading terms says, where it is one that people get wrong."""
@@ -166,10 +226,14 @@ class _Judge:
             return ""
         for regime in usual(self.setting.ledger.graph)[:1]:
             (mine, top), (its, other) = regime.top(derived), regime.top(claim)
-            hint = ratio_hint(top, other) if mine == its else ""
+            hint = ratio_hint(top, other, self._kind) if mine == its else ""
             if ": " in hint:
                 return f"to leading order ({regime.text}) {hint}"
         return ""
+
+    def _nearest_form(self, case: Case, claim: Expr) -> str:
+        forms = self._forms(case)
+        return told(nearest(forms, claim), claim, len(forms)) if forms else ""
 
     def _differing(self, case: Case) -> int:
         """In how many terms the two sides differ."""
@@ -211,68 +275,22 @@ class _Judge:
 
     def _at_sizes(self, derived: Expr, claim: Expr) -> tuple[str, ...]:
         """The claim in numbers at the known sizes."""
-        told = {symbol(n): sp.Integer(v) for n, v in self.sizes.items()}
-        mine, its = replaced(derived, told), replaced(claim, told)
+        numbers = self._numbers
+        mine, its = replaced(derived, numbers), replaced(claim, numbers)
         mine, its = (canonical(side) if not side.free_symbols else side for side in (mine, its))
-        if not told or not (mine.is_Rational and its.is_Rational) or mine == 0:
+        if not numbers or not (mine.is_Rational and its.is_Rational) or mine == 0:
             return ()
         off = sp.Rational(its - mine) / mine
         return (
             f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {float(100 * off):+.2f} %",
         )
 
-    # Terms
-
-    def _terms(self, case: Case) -> tuple[Term, ...]:
+    def _made(
+        self, verdict: str, case: Case, conditions: tuple[str, ...], form: Expr | None = None
+    ) -> Verdict:
+        """The record; of a maximum that form of it which the verdict is about."""
         derived, claim = self.setting.sides(case)
-        mine, its = coefficients(derived), coefficients(claim)
-        if len(mine) + len(its) > _MOST_TERMS or derived.has(sp.Max, sp.Min):
-            return ()
-        return Attribution(mine, its, self._parts(case), self._counted(case)).terms()
-
-    def _counted(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
-        """What the N of the right side counts beyond products, times what it is multiplied with.
-
-        Of hardware FLOPs: what a claim that repeats a whole block counts beyond what its checkpoint runs again.
-        """
-        setting, claim = self.setting, self.setting.claim
-        right = sp.expand(claim.right)
-        if set(claim.keys.values()) == {"flops.hardware"} and not claim.counts:
-            return self._spared(case)
-        factor = sum((right.coeff(stand, 1) for stand in claim.counts), sp.Integer(0))
-        if factor == 0:
-            return []
-        return [
-            (part, coefficients(setting.under(part.value * factor, case.supposed)))
-            for part in idle_parts(case.ledger)
-        ]
-
-    def _spared(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
-        """The products that no checkpoint repeats and that are as much as the claim has too much."""
-        derived, claim = self.setting.sides(case)
-        over = coefficients(claim - derived)
-        found = [
-            (part, coefficients(self.setting.under(part.value, case.supposed)))
-            for part in unrepeated_parts(case.ledger)
-        ]
-        return [(part, terms) for part, terms in found if any(over.get(b) == n for b, n in terms.items())]
-
-    def _parts(self, case: Case) -> list[tuple[Part, dict[Expr, Expr]]]:
-        """The parts of the keys on the left, and of N there, times what the claim multiplies them with."""
-        setting, claim = self.setting, self.setting.claim
-        stands = {stand: key for stand, key in claim.keys.items() if stand in claim.left.free_symbols}
-        stands |= {stand: "params.total" for stand in claim.counts if stand in claim.left.free_symbols}
-        left = sp.expand(claim.left)
-        found = []
-        for stand, key in stands.items():
-            factor = left.coeff(stand, 1)
-            for part in parts_of(case.ledger, key):
-                value = setting.under(part.value * factor, case.supposed)
-                found.append((part, coefficients(value)))
-        return found
-
-    def _made(self, verdict: str, case: Case, conditions: tuple[str, ...]) -> Verdict:
-        derived, claim = self.setting.sides(case)
+        derived = derived if form is None else form
         return Verdict(
             verdict,
             self.setting.claim.text,

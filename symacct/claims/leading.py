@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 
 import sympy as sp
 
 from symacct.claims.attribution import coefficients
+from symacct.domination import undominated
 from symacct.errors import SizeError
 from symacct.expressions import canonical, parse
 from symacct.graph import Graph
@@ -18,15 +20,20 @@ from symacct.symbols import symbol
 Expr = sp.Expr
 BOUNDS = (1, 5, 10)
 _ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
-_ROUNDS = 8
+_ROUNDS = 32
+_LARGEST = 20  # powers of 2 tried as a size from which on a condition holds
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Sizes that grow, each as that power of a common scale; the others stay. `text` says it in words."""
+    """Sizes that grow, each as that power of a common scale; the others stay. `text` says it in words.
+
+    `orders` are the pairs (small, large) that ask for it.
+    """
 
     weights: Mapping[sp.Symbol, int]
     text: str
+    orders: tuple[tuple[Expr, Expr], ...] = ()
 
     def weight(self, body: Expr) -> Expr:
         """The power of the scale by which a monomial grows; a rounded quotient grows like the quotient."""
@@ -55,6 +62,16 @@ class Regime:
         (mine, top), (its, other) = self.top(derived), self.top(claim)
         return bool(mine == its and mine > 0 and canonical(top - other) == 0)
 
+    def largest(self, forms: Sequence[Expr]) -> Expr | None:
+        """The form that is the largest in this regime, by its leading terms; None where they do not tell."""
+        if not forms or any(e == 0 or e.has(sp.Max, sp.Min, sp.Mod) for e in forms):
+            return None
+        tops = [self.top(form) for form in forms]
+        most = max(weight for weight, _ in tops)
+        highest = undominated({top for weight, top in tops if weight == most})
+        leading = [f for f, (w, top) in zip(forms, tops, strict=True) if w == most and top == highest[0]]
+        return leading[0] if len(highest) == 1 and len(leading) == 1 else None
+
 
 def split_orders(given: Iterable[str]) -> tuple[list[str], list[str]]:
     """Relations of `--given`, and orders such as `T << d` apart from them."""
@@ -71,7 +88,7 @@ def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Exp
     sides = [(small.xreplace(dict(replaced)), large.xreplace(dict(replaced))) for small, large in pairs]
     small_ones = {s for small, _ in sides for s in small.free_symbols}
     for _ in range(_ROUNDS):
-        regime = Regime(weights, ", ".join(f"{shown(a)} << {shown(b)}" for a, b in pairs))
+        regime = Regime(weights, ", ".join(f"{shown(a)} << {shown(b)}" for a, b in pairs), tuple(sides))
         open_ = [(a, b) for a, b in sides if regime.top(b)[0] <= regime.top(a)[0]]
         if not open_:
             return regime
@@ -145,6 +162,11 @@ def _region(derived: Expr, claim: Expr, bound: int, graph: Graph, numbers: Mappi
     return " and ".join(dict.fromkeys(w for w in wanted if w != "always")) or "always"
 
 
+def greater(one: Expr, other: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> str:
+    """Where one expression is the larger, solved for one size where that is plain; "always" or "never"."""
+    return _positive(_reduced(canonical(one - other)), graph, numbers)
+
+
 def signs_of(expr: Expr) -> set[bool]:
     """Which signs the terms have: True for positive ones."""
     return {bool(number > 0) for number in coefficients(expr).values()}
@@ -160,7 +182,7 @@ def _reduced(expr: Expr) -> Expr:
 
 
 def _positive(slack: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> str:
-    """`slack > 0`, solved for one size where it is linear in it."""
+    """`slack > 0`, solved for one size where it is linear in it; else told with a size that is enough."""
     signs = signs_of(slack)
     if signs == {True}:
         return "always"
@@ -168,31 +190,70 @@ def _positive(slack: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> s
         return "never"
     reading = reading_of(graph)
     order = [symbol(n) for n in graph.symbols]
-    for size in sorted(
+    ranked = sorted(
         slack.free_symbols,
         key=lambda s: (s not in reading.data, order.index(s) if s in order else len(order)),
-    ):
-        told = _solved(slack, size, numbers)
-        if told:
-            return told
+    )
+    solved = [told for size in ranked if (told := _solved(slack, size, numbers))]
+    if solved:
+        return min(solved, key=lambda told: not told[0])[1]
     here = slack.xreplace(dict(numbers))
-    said = f" ({'true' if here > 0 else 'false'} here)" if here.is_Rational else ""
-    return f"{shown(slack)} > 0{said}"
+    said = ["true here" if here > 0 else "false here"] if here.is_Rational else []
+    enough = next(filter(None, (_from_a_size_on(slack, size) for size in order)), "")
+    said += [enough] if enough else []
+    return f"{shown(slack)} > 0" + (f" ({'; '.join(said)})" if said else "")
 
 
-def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> str:
+def _from_a_size_on(slack: Expr, size: sp.Symbol) -> str:
+    """A size from which on `slack > 0` whatever the others are, as all its terms are then positive."""
+    free = slack.free_symbols
+    if size not in free or slack.atoms(sp.Function) or not slack.is_polynomial(*free):
+        return ""
+    others = sorted(free - {size}, key=str)
+    moved = sp.Poly(sp.expand(slack.xreplace({s: 1 + s for s in others})), size, *others)
+    rows: dict[tuple[int, ...], dict[int, Expr]] = {}
+    for (power, *rest), number in moved.terms():
+        rows.setdefault(tuple(rest), {})[power] = number
+
+    def holds(least: int) -> bool:
+        shifted = [
+            sum(
+                number * comb(power, at) * least ** (power - at)
+                for power, number in row.items()
+                if power >= at
+            )
+            for row in rows.values()
+            for at in range(max(row) + 1)
+        ]
+        constant = sum(number * least**power for power, number in rows.get((0,) * len(others), {}).items())
+        return constant > 0 and min(shifted) >= 0
+
+    least = next((1 << power for power in range(_LARGEST) if holds(1 << power)), 0)
+    if not least:
+        return ""
+    low = least // 2
+    while least - low > 1:
+        middle = (low + least) // 2
+        low, least = (low, middle) if holds(middle) else (middle, least)
+    return f"always where {size.name} ≥ {least}"
+
+
+def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> tuple[bool, str] | None:
+    """`slack > 0` as a bound on one size, and whether that bound is positive whatever the others are."""
     if (
         any(size in f.free_symbols for f in slack.atoms(sp.Function))
         or not slack.is_polynomial(size)
         or sp.degree(slack, size) != 1
     ):
-        return ""
+        return None
     slope, rest = canonical(slack.coeff(size, 1)), canonical(slack.coeff(size, 0))
-    slopes, rests = signs_of(slope), signs_of(rest)
-    if len(slopes) != 1 or len(rests) != 1 or slopes == rests:
-        return ""
+    sign, rests = _sign(slope), signs_of(rest)
+    if sign == 0 or (len(rests) == 1 and (sign > 0) in rests):
+        return None
     limit = sp.cancel(-rest / slope)
     over, under = sp.fraction(limit)
+    if _sign(under) < 0:
+        over, under = sp.expand(-over), sp.expand(-under)
     text = (
         shown(over)
         if under == 1
@@ -200,11 +261,20 @@ def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> 
         if sp.expand(over).is_Add
         else f"{shown(over)}/({shown(under)})"
     )
-    mark = "<" if slopes == {False} else ">"
+    mark = "<" if sign < 0 else ">"
     here = limit.xreplace(dict(numbers))
     said = (
         f" (here {sp.Integer(sp.ceiling(here) if mark == '<' else sp.floor(here))})"
         if numbers and here.is_Rational
         else ""
     )
-    return f"{size.name} {mark} {text}{said}"
+    enough = _from_a_size_on(slack, size) if sign > 0 and len(rests) > 1 else ""
+    return len(rests) == 1, f"{size.name} {mark} {text}{said}" + (f" ({enough})" if enough else "")
+
+
+def _sign(expr: Expr) -> int:
+    """1 or -1 where that is an expression's sign for all sizes from 1, 0 where it is not proved."""
+    if not expr.is_polynomial(*expr.free_symbols):
+        return 0
+    signs = signs_of(expr.xreplace({s: 1 + s for s in expr.free_symbols}))
+    return 0 if len(signs) != 1 else 1 if signs == {True} else -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import NoReturn
 
 import sympy as sp
@@ -29,7 +30,7 @@ ALIASES: Mapping[str, str] = {
     "d": ("d_model D_model n_embd hidden hidden_size d_hidden n_embed width d_emb embed_dim dim"),
     "h": "a n_head n_heads num_heads heads n_h H n_q num_attention_heads h_q",
     "h_kv": ("g n_kv n_kv_heads num_key_value_heads n_head_kv kv_heads h_k num_kv_heads n_kv_head n_groups"),
-    "d_h": "d_head head_dim d_k Q d_attn_head head_size D_h d_hd hd",
+    "d_h": "d_head head_dim d_k Q d_attn_head head_size D_h hd",
     "f": ("d_ff ff d_mlp ffw_size n_inner intermediate_size F d_ffn ffn d_inner ffn_hidden_size h_ff d_f"),
     "E": "n_experts num_experts n_expert experts N_e num_local_experts",
     "k": "top_k topk n_active num_experts_per_tok K n_active_experts",
@@ -135,7 +136,16 @@ class Names:
         if word == "D":
             return self._noted(word, "tokens", self._hold("tokens", self._tokens(text, at)), at)
         meant = self._by_concept(word)
+        if meant is not None and len(word) == 2 and word[0] != word[1] and all(map(self._factor, word)):
+            raise FormulaError(
+                f"{word!r} may be {word[0]}*{word[1]} or {self._spoken(meant)}; write which one\n"
+                f"{caret(text, at)}"
+            )
         return None if meant is None else self._noted(word, "alias", meant, at)
+
+    def _spoken(self, name: str) -> str:
+        held = self.held.get(name, ("", name))[1]
+        return held if isinstance(held, str) else to_text(held)
 
     def _noted(self, word: str, how: str, name: str, at: int) -> str:
         self.used.setdefault(word, (how, at, name))
@@ -163,9 +173,17 @@ class Names:
         reading = reading_of(self.graph)
         length = reading.data - reading.batch
         if len(reading.batch) != 1 or len(length) != 1:
+            inputs = [
+                f"{p.node.label or 'input'} {' × '.join(to_text(n) for n in out.shape)}"
+                for p in self.graph.sources("input")
+                for out in p.node.outputs
+            ]
+            first = sorted(reading.batch, key=str)[:1] + sorted(length, key=str)[:1]
+            product = to_text(sp.Mul(*first)) if first else "1"
             raise UnknownSymbol(
-                f"D counts tokens, and the inputs of {self.graph.target} are not one sequence of them; "
-                f"write it out or say --map D=...\n{caret(text, at)}"
+                f"D counts tokens, and the inputs of {self.graph.target} are not one sequence of them "
+                f"({', '.join(inputs)}); say what it is, as in --given 'D = {product}' or --map D={product}, "
+                f"or write it out\n{caret(text, at)}"
             )
         return sp.Mul(*reading.batch, *length)
 
@@ -191,23 +209,31 @@ class Names:
         return None
 
     def _split(self, text: str, word: str, at: int) -> list[str] | None:
-        """The word as a product of known names, longer ones first: `Bsh` or `Ld_h`."""
+        """The word as a product of known names, `Bsh` or `Ld_h`; None where it is none or no single one."""
         if len(word) > _LONGEST:
             return None
         memory: dict[int, list[str] | None] = {len(word): []}
         for begin in range(len(word) - 1, -1, -1):
             memory[begin] = None
             for end in range(len(word), begin, -1):
-                rest = memory[end]
-                if rest is not None and word[begin].isalpha() and self._known(word[begin:end]):
-                    memory[begin] = [word[begin:end], *rest]
+                rest, piece = memory[end], word[begin:end]
+                if not word[begin].isalpha() or not self._factor(piece):
+                    continue
+                # A subscript is one letter, as in LaTeX, or the rest: d_embd is not d_emb·d.
+                split = "_" in piece and len(piece.partition("_")[2]) > 1 and end < len(word)
+                if rest is not None and not split:
+                    memory[begin] = [piece, *rest]
+                if memory[begin] is not None or "_" in piece:
                     break
-        return memory[0]
+        found = memory[0]
+        twice = found is not None and any(a + b in _CONCEPT for a, b in pairwise(found) if a == b)
+        return None if twice else found  # ff is one size, not f·f
 
-    def _known(self, word: str) -> bool:
+    def _factor(self, word: str) -> bool:
+        """Whether a name may stand unspaced beside others: `bs` and `hd` would be read for b·s and h·d."""
         if word in self.mapped or word in self.graph.symbols or word in COUNTS or word == "D":
             return True
-        return self._by_concept(word) is not None
+        return (len(word) == 1 or "_" in word) and self._by_concept(word) is not None
 
     def _unknown(self, text: str, word: str, at: int) -> NoReturn:
         sizes = ", ".join(f"{n} ({i.meaning})" if i.meaning else n for n, i in self.graph.symbols.items())
@@ -215,7 +241,7 @@ class Names:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownSymbol(
             f"unknown symbol {word[:40]!r}; {hint}say what it means, "
-            f"as in --map {word[:40]}={next(iter(self.graph.symbols), '1')}; "
+            f"as in --map {word[:40]}={next(iter(self.graph.symbols), '1')}, or put * between factors; "
             f"sizes of {self.graph.target} are {sizes}\n{caret(text, at)}"
         )
 
@@ -251,6 +277,16 @@ class Names:
             )
 
 
+def definitions(texts: Iterable[str], graph: Graph) -> tuple[list[str], list[str]]:
+    """Relations between sizes, and those that say what D or N is, the latter as for `--map`."""
+    sizes, meant = [], []
+    for text in texts:
+        name, sign, _ = text.partition("=")
+        own = name.strip() in ("D", "N") and name.strip() not in graph.symbols
+        (meant if sign and own else sizes).append(text)
+    return sizes, [text.replace("==", "=", 1) for text in meant]
+
+
 def mapping(texts: Iterable[str], graph: Graph) -> dict[str, Expr]:
     """Read `s=T,h=d`: names of a claim as formulas in the model's sizes. Raises FormulaError."""
     found: dict[str, Expr] = {}
@@ -258,5 +294,7 @@ def mapping(texts: Iterable[str], graph: Graph) -> dict[str, Expr]:
         name, sign, formula = (word.strip() for word in part.partition("="))
         if not sign or not name or not formula:
             raise FormulaError(f"--map {part!r}: write the claim's name and the model's, as in --map s=T,h=d")
-        found[name] = parse(formula, graph.symbols)
+        meant = parse(formula, graph.symbols)
+        if found.setdefault(name, meant) != meant:
+            raise FormulaError(f"{name} is told twice, as {to_text(found[name])} and as {to_text(meant)}")
     return found

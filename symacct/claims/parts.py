@@ -64,6 +64,10 @@ def _single(ledger: Ledger, key: str) -> Iterator[Part]:
     elif key in ("bytes.read", "bytes.written"):
         for entry in ledger.entries:
             yield _at(entry.place, entry.read if key == "bytes.read" else entry.written)
+    elif key == "bytes.kv_cache":
+        for place in ledger.graph.sources("cache"):
+            if "after" in place.node.notes:
+                yield from (_tensor(place, out, True) for out in place.node.outputs)
     elif (kind := _SOURCES.get(key, _SOURCES.get(key.partition(".")[0], ""))) and key != "params.embedding":
         for place in ledger.graph.sources(kind):
             for out in place.node.outputs:
@@ -95,15 +99,19 @@ def _flops(ledger: Ledger, key: str) -> Iterator[Part]:
 
 
 def unrepeated_parts(ledger: Ledger) -> list[Part]:
-    """Forward products that a checkpoint around them does not run again: nothing behind them needs their result."""
-    again = {(e.module, e.place.node.source) for e in ledger.entries if e.phase == "recompute" and e.product != 0}
+    """Forward products that a checkpoint around them does not run again: nothing needs their result."""
+    again = {
+        (e.module, e.place.node.source) for e in ledger.entries if e.phase == "recompute" and e.product != 0
+    }
     inside = {_block(module) for module, _ in again}
     found = []
     for entry in ledger.entries:
         left_out = entry.phase == "forward" and entry.product != 0 and _block(entry.module) in inside
         if left_out and (entry.module, entry.place.node.source) not in again:
             part = _at(entry.place, ledger.counted(entry))
-            found.append(replace(part, meaning=f"not run again: the checkpoint stops before it; {part.meaning}"))
+            found.append(
+                replace(part, meaning=f"not run again: the checkpoint stops before it; {part.meaning}")
+            )
     return found
 
 

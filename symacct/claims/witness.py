@@ -18,7 +18,7 @@ Expr = sp.Expr
 _SMALL = (1, 2, 3, 4, 6, 8, 12, 16)
 _TRIED = 300
 _CORNERS = 600
-_HINTS = {
+_FLOPS = {
     Fraction(2): "a multiply-add is 2 FLOPs: was it counted once, or one of two products left out?",
     Fraction(1, 2): "counted twice: a multiply-add is 2 FLOPs, not more",
     Fraction(3): "a step is forward and backward: was only the forward counted?",
@@ -27,31 +27,38 @@ _HINTS = {
     Fraction(2, 3): "the backward is 2 times the forward: was the whole step counted?",
     Fraction(
         3, 4
-    ): "4/3 is the forward repeated by checkpointing, which flops.step leaves out (flops.hardware has it)",
+    ): "4/3 is the forward repeated by checkpointing: only flops.hardware has it, not flops.step",
     Fraction(4, 3): "4/3 is the forward repeated by checkpointing, which flops.hardware has",
+}
+_BYTES = {
+    Fraction(2): "2 bytes an element of 16 bits, or keys and values: was one left out?",
+    Fraction(1, 2): "was a byte counted twice, or 16 bits where there are 8?",
     Fraction(4): "4 bytes an element (float32): were elements counted?",
     Fraction(1, 4): "4 bytes an element: were bytes counted where elements are meant?",
     Fraction(8): "8 bits a byte, or two float32 states of AdamW",
     Fraction(1, 8): "8 bits a byte: were bits counted?",
 }
+_HINTS = {"flops": _FLOPS, "bytes": _BYTES}
+_PLAIN = 100  # a ratio of larger numbers says nothing
 
 
-def ratio_hint(derived: Expr, claim: Expr) -> str:
-    """What a constant ratio derived / claim says; empty when the ratio is not constant."""
+def ratio_hint(derived: Expr, claim: Expr, kind: str) -> str:
+    """What a constant ratio derived / claim says of a "flops" or "bytes" claim; empty if it varies."""
     if derived == 0 or claim == 0 or any(side.has(sp.Max, sp.Min, sp.Mod) for side in (derived, claim)):
         return ""
     ratio = sp.cancel(derived / claim)
     if not ratio.is_Rational:
         return ""
     number = Fraction(int(ratio.p), int(ratio.q))
-    return (
-        f"derived = {number} × claim: {_meant(number)}" if _meant(number) else f"derived = {number} × claim"
-    )
+    said = _meant(number, kind)
+    if not said and max(number.numerator, number.denominator) > _PLAIN:
+        return ""
+    return f"derived = {number} × claim: {said}" if said else f"derived = {number} × claim"
 
 
-def _meant(number: Fraction) -> str:
-    if number in _HINTS:
-        return _HINTS[number]
+def _meant(number: Fraction, kind: str) -> str:
+    if number in _HINTS.get(kind, {}):
+        return _HINTS[kind][number]
     for power in range(1, 5):
         if number in (Fraction(1024, 1000) ** power, Fraction(1000, 1024) ** power):
             return f"{power} step{'s' * (power > 1)} of 1024 against 1000: binary and decimal units"

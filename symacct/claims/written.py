@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import sympy as sp
+
 from symacct.claims.verdict import Verdict
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.readable import Reading, shown
@@ -25,14 +27,14 @@ def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> N
     """The verdict, why, and where in the model, on a page."""
     page.line(f"{found.target} · {found.claim}" + (f" · {source}" if source else ""), "bold")
     page.hanging("verdict", [_SAID[found.verdict]], _INDENT)
-    page.hanging("derived", [shown(found.derived, reading)], _INDENT)
+    page.hanging("derived", [_derived(found, reading)], _INDENT)
     if found.verdict != "equal":
         page.hanging("claim", [shown(found.read_as, reading)], _INDENT)
     if found.names:
         page.hanging("reading", [f"{name} as {meant}" for name, meant in found.names.items()], _INDENT, ",  ")
     if found.conditions:
         page.hanging("when", list(found.conditions), _INDENT, ",  ")
-    if found.difference != 0:
+    if found.difference != 0 and not isinstance(found.derived, sp.Max):
         page.hanging("off by", [f"{shown(found.difference, reading)}   (derived - claim)"], _INDENT)
     for region in found.regions:
         page.hanging("", [region], _INDENT)
@@ -45,6 +47,13 @@ def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> N
         page.grid(terms(found, reading))
         if len(found.terms) > _MOST:
             page.line(f"and {len(found.terms) - _MOST} more (--format json lists all)")
+
+
+def _derived(found: Verdict, reading: Reading | None = None) -> str:
+    """The derived formula; of a maximum how many forms it has, which nobody reads in a line."""
+    if isinstance(found.derived, sp.Max):
+        return f"the largest of {len(found.derived.args)} forms (--format json lists them)"
+    return shown(found.derived, reading) if reading else shown(found.derived)
 
 
 def witness(found: Verdict) -> str:
@@ -81,7 +90,7 @@ def in_words(found: Verdict) -> str:
     lines = [
         f"{found.target}: {found.claim}",
         f"  {_SAID[found.verdict]}",
-        f"  derived   {shown(found.derived)}",
+        f"  derived   {_derived(found)}",
         f"  claim     {shown(found.read_as)}",
     ]
     lines += [f"  when      {condition}" for condition in found.conditions]

@@ -1,0 +1,81 @@
+"""What stated orders such as `T << d` prove of the terms that a claim drops: a bound on its relative error.
+
+`small << large` is read as `small ≤ ε·large` for some ε below 1. A dropped term is a multiple of a kept one
+times quotients `small/large` times inverses of sizes, which are at least 1; so it is at most that multiple of
+a power of ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import sympy as sp
+
+from symacct.claims.attribution import coefficients
+from symacct.expressions import canonical
+from symacct.report.readable import shown
+from symacct.symbols import symbol
+
+Expr = sp.Expr
+Order = tuple[Expr, Expr]
+_MOST = 3  # as many orders as one dropped term may take
+_TERMS = 200
+EPSILON = symbol("ε")
+
+
+def proved(
+    derived: Expr, claim: Expr, kept: Expr, orders: Sequence[Order], numbers: Mapping[sp.Symbol, Expr]
+) -> str:
+    """The bound in words; empty where the orders prove none. `kept` is the leading part of both sides."""
+    bound = bounded(derived, claim, kept, orders)
+    if bound is None:
+        return ""
+    meant = " and ".join(f"{shown(small)} ≤ ε·{_factor(large)}" for small, large in orders)
+    text = f"the relative error is at most {shown(bound)}, wherever {meant} with ε < 1 (proved)"
+    here = [(small / large).xreplace(dict(numbers)) for small, large in orders]
+    if not numbers or not all(ratio.is_Rational for ratio in here):
+        return text
+    most = max(here)
+    if most >= 1:
+        return f"{text}; at the sizes given the orders do not hold: ε = {float(most):.3g}"
+    percent = float(100 * bound.xreplace({EPSILON: most}))
+    return f"{text}; here ε = {float(most):.3g}, the error at most {percent:.3g} %"
+
+
+def bounded(derived: Expr, claim: Expr, kept: Expr, orders: Sequence[Order]) -> Expr | None:
+    """A polynomial in ε that |claim - derived| / derived does not exceed where the orders hold."""
+    whole, leading = coefficients(derived), coefficients(kept)
+    dropped = coefficients(canonical(derived - claim))
+    if len(whole) + len(dropped) > _TERMS or any(n < 0 for n in (*whole.values(), *leading.values())):
+        return None
+    if any(len(sp.Add.make_args(side)) > 1 for order in orders for side in order):
+        return None
+    total = sp.Integer(0)
+    for body, number in dropped.items():
+        found = list(_multiples(body, abs(number), leading, orders))
+        if not found:
+            return None
+        most = max(power for power, _ in found)
+        total += min(multiple for power, multiple in found if power == most) * EPSILON**most
+    return sp.expand(total)
+
+
+def _multiples(
+    body: Expr, number: Expr, leading: Mapping[Expr, Expr], orders: Sequence[Order]
+) -> Iterator[tuple[int, Expr]]:
+    """Powers of ε and multiples of them that a dropped term is at most, of some kept term."""
+    for other, most in leading.items():
+        for powers in product(range(_MOST + 1), repeat=len(orders)):
+            if not 0 < sum(powers) <= _MOST:
+                continue
+            taken = sp.Mul(*((a / b) ** power for (a, b), power in zip(orders, powers, strict=True)))
+            rest, factors = (number * body / (most * other * taken)).as_coeff_Mul()
+            if all(
+                base.is_Symbol and power <= 0 for base, power in factors.as_powers_dict().items() if base != 1
+            ):
+                yield sum(powers), rest
+
+
+def _factor(large: Expr) -> str:
+    return shown(large) if not large.is_Add else f"({shown(large)})"
