@@ -307,6 +307,8 @@ def test_models_without_tokens_have_one_count():
     assert tokens_of(ledger.graph) is None
     assert set(estimates(ledger.graph, ledger.formulas, ledger.convention)) == {"exact"}
     assert tokens_of(stored("t5").graph) is None  # the encoder's and the decoder's differ
+    electra = stored("gpt2", "electra")  # every operation, and a backward of one forward: no 6·N of a token
+    assert set(estimates(electra.graph, electra.formulas, electra.convention)) == {"exact"}
 
 
 # Serving

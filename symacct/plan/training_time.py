@@ -114,7 +114,9 @@ def in_products(step: Expr, tokens: Expr) -> Expr | None:
     if not sizes or not step.is_polynomial(*sizes):
         return None
     once = sp.Poly(step, *sizes).coeff_monomial(tokens)
-    return sp.expand(once / PER_TOKEN) or None
+    used = sp.expand(once / PER_TOKEN)
+    whole = all(part.as_coeff_Mul()[0].is_Integer for part in sp.Add.make_args(used))
+    return used if used != 0 and whole else None
 
 
 def estimates(graph: Graph, formulas: Mapping[str, Expr], convention: Convention) -> dict[str, Expr]:
