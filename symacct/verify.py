@@ -29,6 +29,7 @@ from symacct.tracing.inference import CACHED
 from symacct.tracing.preparation import prepared
 from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
+from symacct.verify_findings import Findings
 from symacct.verify_lifting import lifted
 from symacct.verify_points import Point, degenerate_points, generic_points, scaled_points
 from symacct.verify_shapes import Step, against_trace, align, comparable, is_swapped, seen, unfold
@@ -62,21 +63,23 @@ def verify(
         graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint)
     source = source or prepared(model_behind(name, graph), dtype, checkpoint)
     degrees = None if parallel is None else read_degrees(parallel)
+    ranks = None if degrees is None else _ranks(source, graph, degrees, seed)
     verification = _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting)
     with emulating() if graph.device == "cuda" else contextlib.nullcontext():
         certificate = verification.certificate()
-    return certificate if degrees is None else _with_ranks(certificate, source, graph, degrees, seed)
+    if ranks is None:
+        return certificate
+    return replace(
+        certificate, points=(*certificate.points, *ranks.points), checks=(*certificate.checks, *ranks.checks),
+        notes=(*certificate.notes, *ranks.notes),
+    )
 
 
-def _with_ranks(certificate: Certificate, source: ModelSource, graph: Graph, degrees: Degrees, seed: int) -> Certificate:
-    """The certificate with what torch's own parallelism says of one rank."""
+def _ranks(source: ModelSource, graph: Graph, degrees: Degrees, seed: int) -> Findings:
+    """What torch's own parallelism says of one rank."""
     from symacct.verify_parallel import parallel_checks  # torch.distributed takes a while to import
 
-    found = parallel_checks(source, graph, degrees, seed)
-    return replace(
-        certificate, points=(*certificate.points, *found.points), checks=(*certificate.checks, *found.checks),
-        notes=(*certificate.notes, *found.notes),
-    )
+    return parallel_checks(source, graph, degrees, seed)
 
 
 def model_behind(target: str, graph: Graph) -> ModelSource:

@@ -53,6 +53,11 @@ def degenerate_points(graph: Graph, names: tuple[str, ...], seed: int) -> Iterat
         yield _points(graph, names, seed + 7919 * (number + 1), {name: 1})
 
 
+def points_with(graph: Graph, names: tuple[str, ...], seed: int, given: Mapping[str, int]) -> Iterator[Point]:
+    """Endless seeded points of the domain with some sizes given, the others pairwise different where that can be."""
+    yield from _points(graph, names, seed, given)
+
+
 def scaled_points(graph: Graph, names: tuple[str, ...], seed: int) -> Iterator[Point]:
     """Seeded points near the example that was traced: each size times 1, 2 or 3. For models whose domain is not known."""
     rng = random.Random(seed)

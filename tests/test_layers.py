@@ -16,15 +16,16 @@ ORDER = """
     domination formula_text formula_reader canonical integer_program evaluation vectorised expressions
     records folding graph domain lifting located lowering deaths peak storage liveness widths quantised
     rules charges conventions variants counting account ledger memory copying closed_forms catalogue
-    oracles_flops oracles_memory oracles tracing targets
-    derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting verify check devices parallel plan explain diff tables report latex
+    oracles_flops oracles_memory oracles oracles_parallel oracles_pipeline tracing targets
+    derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting
+    parallel verify_findings verify_tensor verify_sharded verify_parallel verify check devices plan explain diff tables report latex
     claims measure api testing cli __main__
 """.split()
 
 # The modules that import torch at all; no other imports one of these before it is asked to trace or to run.
 RUNS_TORCH = ("symacct.tracing", "symacct.oracles", "symacct.verify", "symacct.measure")
 # An oracle shares no code with the trace, so it has a door of its own.
-PRIVATE_TORCH = {"symacct.tracing.private", "symacct.oracles_flops"}
+PRIVATE_TORCH = {"symacct.tracing.private", "symacct.oracles_flops", "symacct.oracles_parallel"}
 LONGEST = {"symacct": 350, "tests": 460}  # a test's table of figures may be long
 
 MODULES = sources()

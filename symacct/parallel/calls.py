@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy as sp
 
 from symacct.graph import Node, Ref, Tensor
 from symacct.parallel.layout import WHOLE, Layout, Part, Summand, local_shape
 
-if TYPE_CHECKING:
-    from symacct.parallel.sharding import Sharder
-
 Expr = sp.Expr
+Sharder = Any  # the walk in symacct.parallel.sharding, which imports this module
 Shape = tuple[Expr, ...]
 _WHOLE_VIEWS = ("aten.view", "aten._unsafe_view", "aten.t", "aten.transpose", "aten.permute", "aten.expand", "aten.detach", "aten.unsqueeze")
 _EARLIER = ("forward", "loss")

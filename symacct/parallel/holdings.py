@@ -9,6 +9,7 @@ import sympy as sp
 from symacct.account import saved_bytes
 from symacct.errors import Unsupported
 from symacct.graph import Graph, Loop, Placed, total_over
+from symacct.symbols import symbol
 
 Expr = sp.Expr
 BEFORE, INSIDE, AFTER = "before", "inside", "after"
@@ -88,6 +89,11 @@ def depth_of(graph: Graph) -> str:
     """The size that repeats the layers: that of the forward pass's outermost region; empty where nothing repeats."""
     sizes = [loop.size for loop in _forward_loops(graph)]
     return sizes[0] if sizes else ""
+
+
+def layer_count(graph: Graph) -> Expr:
+    """How many layers the forward pass runs through: of an encoder and a decoder of the same depth, both."""
+    return sp.Add(*(symbol(loop.size) for loop in _forward_loops(graph) if loop.size == depth_of(graph)))
 
 
 def _forward_loops(graph: Graph) -> list[Loop]:

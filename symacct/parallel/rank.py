@@ -16,7 +16,7 @@ from symacct.parallel.collectives import Traffic, traffic_of
 from symacct.parallel.data import States, data_traffic, divided_states, gathered_bytes
 from symacct.parallel.degrees import AXES, Degrees, Names, names_for
 from symacct.parallel.experts import expert_traffic
-from symacct.parallel.holdings import AFTER, BEFORE, INSIDE, Holding, boundary, depth_of, holdings, kept_by_place, one_tower
+from symacct.parallel.holdings import AFTER, BEFORE, INSIDE, Holding, boundary, depth_of, holdings, kept_by_place, layer_count, one_tower
 from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose
@@ -201,7 +201,7 @@ def _traffic(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: N
         found += [Traffic("pp", "send", phase, "activations to the next stage" if phase == "forward" else "their gradients back", passes * v, sp.expand(each * passes * v), names.of["pp"]) for phase in ("forward", "backward")]
     replicas, spread = _groups(degrees, names)
     if replicas != 1:
-        layers = (symbol(depth) if depth else sp.Integer(0)) * first.stage.layers
+        layers = layer_count(graph) * first.stage.layers
         whole, rest = _undivided(held, degrees, first.stage, p, experts=False)
         found += data_traffic(whole, replicas, degrees.zero, passes, layers, rest)
         if degrees.experts > 1 and spread != 1:

@@ -1,0 +1,301 @@
+"""One rank of a model that torch itself divides, run in torch's fake process group: one process, no devices.
+
+`parallelize_module` or `fully_shard` divides the model, and a real forward pass, loss and backward show what the rank
+holds, multiplies and sends. Tensors are real and small; what a collective gives back is made up, so only shapes mean
+anything. Between divided modules tensors are plain ones, as in torch's own examples. Attention runs as separate
+products, since DTensor has no strategy for a CPU's fused kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from symacct.errors import Unsupported
+from symacct.oracles_flops import Phases, counter, unfused
+
+Loss = Callable[[Any], Tensor]
+Maker = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+_KINDS = {"all_gather": "all_gather", "allgather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce",
+          "allreduce": "all_reduce", "all_to_all": "all_to_all", "alltoall": "all_to_all", "broadcast": "broadcast", "scatter": "scatter"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective that a rank took part in. `payload`: the bytes of the whole tensor, however many ranks hold it."""
+
+    kind: str
+    phase: str
+    payload: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What one rank held and did in a step: FLOPs of products, collectives of forward with loss, and of backward.
+
+    `owed`: parameters whose gradients torch leaves as summands, (name, bytes): the optimizer sums them.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    flops_forward: int
+    flops_backward: int
+    sent: tuple[Sent, ...]
+    owed: tuple[tuple[str, int], ...] = ()
+    params_bytes: int = 0
+    grads_bytes: int = 0
+    state_bytes: int = 0  # after an optimizer's step, where one was made
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def fake_ranks(count: int, rank: int = 0) -> Iterator[DeviceMesh]:
+    """A mesh of `count` ranks; this process is one of them. Raises Unsupported inside a real process group."""
+    if dist.is_initialized():
+        raise Unsupported("a process group is there already: verify divides models in a fake one; run it outside torchrun")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    try:
+        yield init_device_mesh("cpu", (count,))
+    finally:
+        dist.destroy_process_group()
+
+
+def tensor_rank(
+    model: nn.Module, inputs: Any, loss: Loss | None, styles: Mapping[str, str], ranks: int, sequence: int | None = None
+) -> Rank:
+    """The first of `ranks` tensor-parallel ranks. `styles`: "colwise" or "rowwise" by module path. The model is changed.
+
+    `sequence` is the dimension of the sequence if it is divided between the products.
+    """
+    tied = _tied(model)
+    plan = _styles(model, inputs, styles, sequence)
+    with fake_ranks(ranks) as mesh:
+        for path, style in plan.items():
+            if isinstance(style, PrepareModuleInputOutput):
+                distribute_module(model.get_submodule(path), mesh)
+        parallelize_module(model, mesh, plan)
+        _tie(model, tied)
+        return _step(model, inputs, loss)
+
+
+def sharded_rank(
+    model: nn.Module, inputs: Any, loss: Loss | None, units: Sequence[str], ranks: int, optimizer: Maker | None = None, again: bool | None = None
+) -> Rank:
+    """The first of `ranks` ranks of FSDP2: `fully_shard` on each unit, then on the model. The model is changed.
+
+    The optimizer, AdamW unless told, makes its state too. `again` is `reshard_after_forward`; by default torch gathers
+    all but the root again for backward.
+    """
+    with fake_ranks(ranks) as mesh:
+        for path in units:
+            fully_shard(model.get_submodule(path), mesh=mesh, reshard_after_forward=again)
+        fully_shard(model, mesh=mesh, reshard_after_forward=again)
+        rank = _step(model, inputs, loss)
+        made = (optimizer or torch.optim.AdamW)(model.parameters())
+        made.step()
+        return replace(rank, state_bytes=_bytes(tree_leaves(list(made.state.values()))))
+
+
+def _tied(model: nn.Module) -> list[list[str]]:
+    names: dict[int, list[str]] = {}
+    for name, param in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(param), []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def _tie(model: nn.Module, groups: list[list[str]]) -> None:
+    """Make one parameter of those again that styles have divided one by one."""
+    for first, *others in groups:
+        for name in others:
+            path, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(path), attribute, model.get_parameter(first))
+
+
+# Styles
+
+
+def _styles(model: nn.Module, inputs: Any, styles: Mapping[str, str], sequence: int | None) -> dict[str, ParallelStyle]:
+    between: Placement = Replicate() if sequence is None else Shard(sequence)
+    found: dict[str, ParallelStyle] = {}
+    given = _given(model, inputs)
+    shared = _brought_in(given, [path for path, style in styles.items() if style == "colwise"])
+    for path, style in styles.items():
+        module = model.get_submodule(path)
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            raise Unsupported(f"torch's styles divide nn.Linear and nn.Embedding; {path} is a {type(module).__name__}")
+        if style == "rowwise":
+            entering = Replicate() if isinstance(module, nn.Embedding) else Shard(-1)
+            found[path] = RowwiseParallel(input_layouts=entering, output_layouts=between)
+        else:
+            inside = path in shared
+            found[path] = ColwiseParallel(input_layouts=Replicate() if inside else between, use_local_output=False)
+    for parent, (place, count) in {p: v for p, v in shared.values()}.items():
+        layouts = tuple(between if k == place else None for k in range(count))
+        wanted = tuple(Replicate() if k == place else None for k in range(count))
+        found[parent] = PrepareModuleInput(input_layouts=layouts, desired_input_layouts=wanted)
+    if sequence is not None:
+        for path, module in model.named_modules():
+            if path not in styles and any(True for _ in module.parameters(recurse=False)):
+                found[path] = _along(module, sequence, given[path][0].ndim if given.get(path) else 0)
+    return found
+
+
+def _along(module: nn.Module, sequence: int, rank: int) -> ParallelStyle:
+    """A module that ranks hold whole and run on their part of the sequence. A lookup's positions are whole, and are cut."""
+    if not isinstance(module, nn.Embedding):
+        return SequenceParallel(sequence_dim=sequence, use_local_output=True)
+    part = Shard(sequence + rank - 2)
+    return PrepareModuleInputOutput(
+        input_layouts=(Replicate(),), desired_input_layouts=(part,), output_layouts=(part,), desired_output_layouts=(part,)
+    )
+
+
+def _given(model: nn.Module, inputs: Any) -> dict[str, tuple[Any, ...]]:
+    """What each module of the undivided model is given by position in a forward pass."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            if path:
+                hook = lambda _, args, path=path: seen.__setitem__(path, args)  # noqa: E731
+                stack.callback(module.register_forward_pre_hook(hook).remove)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            call(model, inputs)
+    return seen
+
+
+def _brought_in(given: Mapping[str, tuple[Any, ...]], colwise: list[str]) -> dict[str, tuple[str, tuple[int, int]]]:
+    """Of column-parallel modules that share an input: the module around them that is given it, at which place of how many.
+
+    Each of them alone would bring its input in, and sum its gradient, by itself.
+    """
+    groups: dict[int, list[str]] = {}
+    for path in colwise:
+        if given.get(path):
+            groups.setdefault(id(given[path][0]), []).append(path)
+    found = {}
+    for key, paths in groups.items():
+        parent = _parent(paths)
+        places = [k for k, arg in enumerate(given.get(parent, ())) if id(arg) == key]
+        if len(paths) > 1 and places:
+            found.update(dict.fromkeys(paths, (parent, (places[0], len(given[parent])))))
+    return found
+
+
+def _parent(paths: list[str]) -> str:
+    parts = [path.split(".")[:-1] for path in paths]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)
+
+
+# The step
+
+
+def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
+    notes: dict[str, None] = {}
+    flops, listener = counter(notes), Listener()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(unfused(attention=True))
+        stack.enter_context(implicit_replication())
+        stack.enter_context(loss_parallel())
+        stack.enter_context(flops)
+        stack.enter_context(listener)
+        phases = listener.phases = Phases(flops.get_total_flops)
+        model.train()
+        with phases.within("forward"):
+            output = call(model, inputs)
+            value = (loss or summed)(output)
+        with phases.within("backward"):
+            value.backward()
+    return Rank(
+        {name: tuple(local(p).shape) for name, p in model.named_parameters()},
+        phases.flops["forward"], phases.flops["backward"], tuple(listener.sent), tuple(_owed(model)),
+        _bytes(model.parameters()), _bytes(p.grad for p in model.parameters()), notes=tuple(notes),
+    )
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    """Bytes of what this rank holds of these tensors."""
+    tensors = [local(value) for value in values if isinstance(value, Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """The model on its inputs: a tensor, positional or keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def summed(output: Any) -> Tensor:
+    """The loss of a model without one: the sum of its floating tensors, those that ranks hold in parts made whole."""
+    return reduce(torch.add, (whole(tensor.sum()) for tensor in tree_leaves(output) if tensor.is_floating_point()))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor that ranks hold together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _owed(model: nn.Module) -> Iterator[tuple[str, int]]:
+    for name, param in model.named_parameters():
+        grad = param.grad
+        if isinstance(grad, DTensor) and any(isinstance(p, Partial) for p in grad.placements):
+            yield name, grad.numel() * grad.element_size()
+
+
+class Listener(TorchDispatchMode):
+    """Writes down each collective. DTensors pass, so that what they do locally is seen here and counted below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases = Phases()
+        self.sent: list[Sent] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        if any(issubclass(kind, FakeTensor) for kind in types):  # DTensor asks for the shape of the whole
+            with self.phases.within("asked"):
+                return op(*args, **(kwargs or {}))
+        out = op(*args, **(kwargs or {}))
+        space, _, name = str(op).partition(".")
+        kind = next((known for start, known in _KINDS.items() if name.lstrip("_").startswith(start)), "")
+        if space in ("_c10d_functional", "c10d") and kind:
+            tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor)]
+            self.sent.append(Sent(kind, self.phases.now, max(prod(t.shape) * t.element_size() for t in tensors)))
+        return out

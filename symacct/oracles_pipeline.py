@@ -1,0 +1,108 @@
+"""What each stage of a pipeline does and when, by torch's own schedules, run in its fake process group rank by rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from symacct.errors import Unsupported
+from symacct.oracles_parallel import fake_ranks
+
+FORWARD, BACKWARD = "forward", "backward"
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A pass of one micro-batch through one part of the model, forward or backward."""
+
+    direction: str
+    part: int
+    micro_batch: int
+
+
+def actions_of(schedule: str, stages: int, micro_batches: int, parts: int = 1) -> tuple[tuple[Action, ...], ...]:
+    """What each rank does, in order, in a step with `parts` parts of the model on each. Raises Unsupported as torch refuses."""
+    return tuple(_rank(schedule, stages, micro_batches, parts, rank) for rank in range(stages))
+
+
+def most_under_way(actions: tuple[Action, ...], part: int | None = None) -> int:
+    """The most passes, of one part or of all on the rank, that are forward already and not backward yet."""
+    now = most = 0
+    for action in actions:
+        if part is None or action.part == part:
+            now += 1 if action.direction == FORWARD else -1
+            most = max(most, now)
+    return most
+
+
+def idle_share(ranks: tuple[tuple[Action, ...], ...], backward: int = 2) -> tuple[Fraction, ...]:
+    """Each rank's waiting time over its working time: an action starts once the rank is free and what it needs is there.
+
+    A backward pass takes `backward` times as long as a forward pass; sending takes no time.
+    """
+    last = max(action.part for actions in ranks for action in actions)
+    done: dict[Action, int] = {}
+    clock, at = Counter[int](), Counter[int]()
+    while any(at[rank] < len(actions) for rank, actions in enumerate(ranks)):
+        before = len(done)
+        for rank, actions in enumerate(ranks):
+            while at[rank] < len(actions) and (needed := _needed(actions[at[rank]], last)) <= done.keys():
+                action = actions[at[rank]]
+                start = max([clock[rank], *(done[other] for other in needed)])
+                done[action] = clock[rank] = start + (1 if action.direction == FORWARD else backward)
+                at[rank] += 1
+        if len(done) == before:
+            raise Unsupported("the schedule waits for itself")
+    end = max(done.values())
+    worked = [sum(1 if a.direction == FORWARD else backward for a in actions) for actions in ranks]
+    return tuple(Fraction(end - work, work) for work in worked)
+
+
+def _needed(action: Action, last: int) -> set[Action]:
+    """What must be done before: the part before it forward, the part behind it backward."""
+    if action.direction == FORWARD:
+        return {Action(FORWARD, action.part - 1, action.micro_batch)} if action.part else set()
+    after = action.part + 1
+    return {Action(BACKWARD, after, action.micro_batch) if after <= last else Action(FORWARD, last, action.micro_batch)}
+
+
+def _rank(schedule: str, stages: int, micro_batches: int, parts: int, rank: int) -> tuple[Action, ...]:
+    done: list[Action] = []
+    # what a fake group receives is made up; here a rank asks whether all know their shapes: 1, they do
+    with fake_ranks(stages, rank), patch("torch.distributed.recv", lambda tensor, **_: tensor.fill_(1)):
+        local = [_stage(rank + k * stages, stages * parts, done) for k in range(parts)]
+        try:
+            kind = SCHEDULES[schedule]
+            made = kind(local if schedule == "interleaved" else local[0], micro_batches, loss_fn=lambda output, _: output.sum())
+        except ValueError as error:
+            raise Unsupported(f"torch's {SCHEDULES[schedule].__name__} refuses: {error}") from error
+        given = (torch.zeros(micro_batches, 1),) if rank == 0 else ()
+        last = rank == stages - 1
+        made.step(*given, **({"target": torch.zeros(micro_batches, 1)} if last else {}))
+    return tuple(done)
+
+
+def _stage(index: int, count: int, done: list[Action]) -> PipelineStage:
+    """A stage of one small layer that writes down what it does."""
+    shown = torch.zeros(1, 1, requires_grad=index > 0)
+    out = torch.zeros(1, 1, requires_grad=True)
+    stage = PipelineStage(nn.Linear(1, 1), index, count, torch.device("cpu"), input_args=(shown,), output_args=(out,))
+
+    def noted(direction: str, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(micro_batch: int, *args: object, **kwargs: object) -> Tensor:
+            done.append(Action(direction, index, micro_batch))
+            return run(micro_batch, *args, **kwargs)
+
+        return call
+
+    stage.forward_one_chunk = noted(FORWARD, stage.forward_one_chunk)
+    stage.backward_one_chunk = noted(BACKWARD, stage.backward_one_chunk)
+    return stage

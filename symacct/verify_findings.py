@@ -1,0 +1,52 @@
+"""What a comparison with torch's parallelism found, and the sizes it was made at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import sympy as sp
+
+from symacct import verify_runs as runs
+from symacct.certificate import Check
+from symacct.errors import SymacctError, TraceError
+from symacct.graph import Graph
+from symacct.symbols import symbol
+from symacct.tracing.source import ModelSource
+from symacct.verify_points import points_with
+
+_TRIES = 12
+
+
+@dataclass
+class Findings:
+    """Checks, what is to be said of them, and the points at which they were made."""
+
+    checks: list[Check] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    points: list[Mapping[str, int]] = field(default_factory=list)
+
+
+def models_at(source: ModelSource, graph: Graph, given: Mapping[str, int], found: Findings, seed: int) -> Iterator[tuple[Mapping[str, int], runs.Real]]:
+    """Sizes of the divided graph's domain at the given degrees, with the real model there, undivided."""
+    names = (*source.dims, *given)
+    try:
+        for _, point in zip(range(_TRIES), points_with(graph, names, seed, given), strict=False):
+            try:
+                yield point.sizes, runs.build(source, point.sizes)
+            except SymacctError:
+                raise
+            except Exception as error:  # the model's own code says no to these sizes
+                found.notes[f"passed over sizes that the model refuses: {type(error).__name__}: {' '.join(str(error).split())[:120]}"] = None
+    except TraceError as error:
+        found.notes[f"no sizes found for {', '.join(f'{k}={v}' for k, v in given.items())}: {error}"] = None
+
+
+def numbers_of(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
+    """Sizes as sympy takes them."""
+    return {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape in words."""
+    return "(" + ", ".join(map(str, shape)) + ")"
