@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import numpy as np
 import pytest
 import sympy as sp
 
+from symacct.cli import main
 from symacct.devices import card
 from symacct.errors import SizeError
 from symacct.parallel import read_degrees
@@ -111,3 +113,38 @@ def test_a_million_rows_are_one_call():
 def test_numbers_that_no_degrees_make_are_refused():
     with pytest.raises(SizeError, match="no degrees make 7 cards"):
         search([s for s in shares() if s.way.tensor > 1], Setting(7, 32, CARD, "bf16"), SIZES)
+
+
+LLAMA_3_8B = "V=128256,L=32,d=4096,h=32,h_kv=8,d_h=128,f=14336,T=8192"
+ASKED = ["plan", "llama", "--search", "--card", "h100", "--precision", "bf16", "--network", "50e9", "--at", LLAMA_3_8B]
+
+
+def test_the_command_lists_the_front_and_why_the_others_lost(capsys):
+    assert main([*ASKED, "--cards", "64", "--batch", "512"]) == 0
+    text = capsys.readouterr().out
+    assert "configurations" in text and "does not fit" in text and "slower than one that needs no more memory" in text
+
+
+def test_as_json_every_configuration_is_on_the_front_or_has_a_reason(capsys):
+    assert main([*ASKED, "--cards", "16", "--batch", "32", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(row["reason"] for row in found["others"])
+    assert all(row["dp"] * row["tp"] * row["cp"] * row["pp"] == 16 for row in [*found["front"], *found["others"]])
+    seconds, held = ([row[key] for row in found["front"]] for key in ("seconds", "bytes"))
+    assert seconds == sorted(seconds) and held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cards", "64"], "--search spreads --batch samples"),
+        (["--cards", "0", "--batch", "8"], "--cards"),
+        (["--cards", "2.5", "--batch", "8"], "--cards"),
+        (["--cards", "8", "--batch", "8", "--mfu", "1.5"], "--mfu"),
+        (["--cards", "8", "--batch", "8", "--mode", "forward"], "graph of mode train"),
+    ],
+)
+def test_bad_input_of_a_search_is_one_sentence(capsys, words, said):
+    assert main([*ASKED, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error

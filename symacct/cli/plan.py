@@ -67,6 +67,23 @@ _RANKS = "dp"
     help="Divide the step among cards: bytes, FLOPs and links of a rank.",
 )
 @click.option(
+    "--search",
+    is_flag=True,
+    help="Try every way to spread --batch samples of a step over --cards cards; --mfu is then the share of the peak "
+    "that arithmetic reaches (0.5 if left out).",
+)
+@click.option("--batch", metavar="NUMBER", help="With --search: samples in a step, on all cards together.")
+@click.option(
+    "--node",
+    default="8",
+    show_default=True,
+    metavar="NUMBER",
+    help="With --search: cards that the card's links join.",
+)
+@click.option(
+    "--network", metavar="NUMBER", help="With --search: bytes a second one way between nodes, for each card."
+)
+@click.option(
     "--remedies/--no-remedies",
     default=True,
     help="Say what recomputing, sharding or a smaller dtype would change.",
@@ -87,6 +104,11 @@ def plan(target: str, form: str, **options: Any) -> int:
     change.
     """
     from symacct.errors import UnknownOps
+
+    if options["search"]:
+        from symacct.cli.searching import searched
+
+        return searched(target, form, options)
     from symacct.plan.planning import plan as worked_out
     from symacct.report.answer import Answer
     from symacct.report.planned_json import as_json

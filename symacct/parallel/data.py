@@ -57,13 +57,14 @@ def data_traffic(states: States, ranks: Expr, stage: int, passes: Expr, layers: 
 
     `layers` are the units of gathering beside the root, whose parameters are `rest` bytes and stay gathered.
 
-    Stage 0 sums gradients in one all_reduce; stages 1 and 2 scatter their sums and gather the new parameters; stage 3
-    gathers parameters for forward and again for backward, and scatters the gradients' sums.
+    Stage 0 sums gradients in one all_reduce; stages 1 and 2 scatter their sums, stage 2 those of every micro-batch, and
+    gather the new parameters; stage 3 gathers parameters for forward and again for backward, and scatters the sums.
     """
     units = layers + 1 if rest != 0 else layers
     if stage == 0:
         return (Traffic("dp", "all_reduce", "backward", "gradients", units, states.grads, ranks),)
-    scatter = Traffic("dp", "reduce_scatter", "backward", "gradients", units, states.grads, ranks)
+    times = passes if stage == 2 else sp.Integer(1)  # who keeps a part of the gradients alone cannot wait
+    scatter = Traffic("dp", "reduce_scatter", "backward", "gradients", units * times, sp.expand(states.grads * times), ranks)
     if stage < 3:
         return scatter, Traffic("dp", "all_gather", "optimizer", "parameters", units, states.params, ranks)
     return (

@@ -144,7 +144,7 @@ def _seconds(share: Share, columns: Arrays, given: Arrays, setting: Setting) -> 
     n = dp * c
     gradients = (share.grads[INSIDE] / p + share.grads["both"] + share.grads[BEFORE]) * (n - 1) / n
     weights = (share.params[INSIDE] / p + share.params["both"] + share.params[BEFORE]) * (n - 1) / n
-    beside = np.where(zero == 3, (2 * weights + gradients) * m, np.where(zero == 0, 2 * gradients, gradients + weights)) / rates["dp"]
+    beside = np.where(zero == 3, (2 * weights + gradients) * m, np.where(zero == 0, 2 * gradients, gradients * np.where(zero == 2, m, 1) + weights)) / rates["dp"]
     idle = 1 + (p - 1) / m
     return work * idle + waited + np.maximum(0, beside - 2 * work / 3)
 

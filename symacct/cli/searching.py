@@ -1,0 +1,117 @@
+"""`symacct plan --search`: every way to spread a step over a number of cards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from symacct.cli.options import asked_of, ledger_of, say
+
+if TYPE_CHECKING:
+    from symacct.account import Ledger
+    from symacct.plan.search import Setting
+    from symacct.plan.shares import Share
+
+_TENSOR = (1, 2, 4, 8, 16, 32)
+
+
+def searched(target: str, form: str, options: dict[str, Any]) -> int:
+    """Search, print the front and the reasons, and return 0 if something fits."""
+    from symacct.errors import SizeError
+    from symacct.plan.search import search
+    from symacct.plan.training_time import samples_of
+    from symacct.report.relations import numbers, relations
+    from symacct.report.searched import as_json, as_text
+
+    setting = _setting(options)
+    ledger = ledger_of(target, options)
+    if ledger.graph.mode != "train":
+        raise SizeError("--search is about training steps; leave out --mode")
+    batch = samples_of(ledger.graph)
+    if batch is None or not batch.is_Symbol:
+        raise SizeError(f"{target} names no size for the batch, so there is nothing to spread over the cards")
+    known = relations(options["given"], ledger.graph.symbols)
+    sizes = known.completed({**ledger.graph.values, **numbers(options["at"])}) | {batch.name: 1}
+    ledger.checked({name: value for name, value in sizes.items() if name in ledger.graph.symbols})
+    setting = _in_precision(setting, ledger, sizes, options)
+    shares = _shares(target, ledger, sizes, batch.name, options)
+    outcome = search(shares, setting, sizes, batch.name)
+    flops = float(ledger.at(**sizes)["flops.step"]) * setting.batch * (2 if ledger.convention.unit == "MAC" else 1)
+    shown = {name: value for name, value in sizes.items() if name != batch.name}
+    if form == "json":
+        click.echo(as_json(outcome, setting, target, shown, flops))
+    else:
+        from symacct.report.grids import Page
+
+        with Page() as page:
+            as_text(outcome, setting, page, target, shown, flops)
+    return 0 if len(outcome.front) else 1
+
+
+def _setting(options: dict[str, Any]) -> Setting:
+    from symacct.amounts import amount, whole
+    from symacct.devices import card
+    from symacct.errors import SizeError
+    from symacct.plan.search import Setting
+
+    device = card(options["card"])
+    if options["cards"] is None or options["batch"] is None:
+        raise SizeError("--search spreads --batch samples of a step over --cards cards; give both numbers")
+    efficiency = 0.5 if options["mfu"] is None else float(amount(options["mfu"], "--mfu", 1))
+    network = None if options["network"] is None else int(amount(options["network"], "--network"))
+    return Setting(
+        whole(options["cards"], "--cards"), whole(options["batch"], "--batch"), device, options["precision"] or "", efficiency,
+        whole(options["node"], "--node"), network,
+    )  # fmt: skip
+
+
+def _in_precision(setting: Setting, ledger: Ledger, sizes: dict[str, int], options: dict[str, Any]) -> Setting:
+    """The setting with the dtype that products run in."""
+    from dataclasses import replace
+
+    from symacct.plan.question import Case, Question, products_in
+
+    case = Case(ledger, {}, lambda expr: expr, sizes)
+    precision, notes = products_in(case, Question(setting.card, precision=setting.precision or None))
+    for note in notes:
+        say(f"note: {note}")
+    return replace(setting, precision=precision)
+
+
+def _shares(target: str, ledger: Ledger, sizes: dict[str, int], batch: str, options: dict[str, Any]) -> list[Share]:
+    """Every way that the graph allows; what a way cannot do is said on stderr."""
+    from symacct.errors import Unsupported
+    from symacct.plan.search import ways
+    from symacct.plan.shares import share
+
+    graphs = _recomputed(target, ledger, options)
+    found, said = [], set()
+    most = int(options["node"])
+    for way in ways([t for t in _TENSOR if t <= max(most, 1)], graphs, bool({"T", "S"} & set(ledger.graph.symbols))):
+        try:
+            found.append(share(graphs[way.recompute], way, sizes, batch))
+        except Unsupported as error:
+            said.add(str(error).partition("\n")[0])
+    for sentence in sorted(said):
+        say(f"note: {sentence}")
+    if not found:
+        raise Unsupported(f"{target} can be spread in no way; {'; '.join(sorted(said))}")
+    return found
+
+
+def _recomputed(target: str, ledger: Ledger, options: dict[str, Any]) -> dict[str, Any]:
+    """The graph as it is, and with each block recomputed where the target can be traced anew."""
+    from symacct import targets
+    from symacct.errors import SymacctError
+
+    graphs = {options["checkpoint"] or "none": ledger.graph}
+    if not targets.is_stored(target) and options["checkpoint"] is None:
+        try:
+            graphs["full"] = targets.graph_of(target, options["mode"], options["device"], options["dtype"], "full", asked_of(options))
+        except SymacctError as error:
+            say(f"note: without recomputation, for {str(error).partition(chr(10))[0]}")
+    return graphs
+
+
+
