@@ -42,13 +42,14 @@ FLOATING = frozenset(name for name in WIDTHS if name.startswith(("float", "bfloa
 
 
 def checked(dtype: str | None) -> str | None:
-    """The dtype to convert a model to, if any. Raises ModelFileError for one that no model can be converted to."""
+    """The dtype to convert a model to, if any. Raises ModelFileError for one that no model runs in."""
     if dtype is None or dtype in BUILT:
         return dtype
     if any(word in dtype.lower() for word in _EIGHT):
         raise ModelFileError(
-            f"dtype = {dtype!r}: a model converted to 8 bits does not run, for norms, additions and most products take none; store the "
-            "weights in 8 bits in the model's own code, and cast or scale them there: such tensors are counted as they are"
+            f"dtype = {dtype!r}: a model converted to 8 bits does not run, for norms, additions and most "
+            "products take none; store the weights in 8 bits in the model's own code, and cast or scale them "
+            "there: such tensors are counted as they are"
         )
     raise ModelFileError(f"dtype = {dtype!r}: choose from {', '.join(BUILT)}")
 

@@ -1,9 +1,9 @@
 """Optimizer state in 8 bits by a stated rule: that of bitsandbytes with blocks of 256. No torch.
 
-Its kernels run on real GPU memory only, so no trace shows them. A moment of a tensor with 4,096 elements or more is one
-byte an element and a float32 for each block of 256 or less; of a smaller tensor it is float32. Step counts are Python
-numbers. The two tables of 256 float32, one pair for all tensors, are left out.
-Source: bitsandbytes, optim/optimizer.py (Optimizer2State.init_state, min_8bit_size = 4096).
+Its kernels take memory addresses, so no trace shows them. A moment of a tensor with 4,096 elements or more
+is one byte an element and a float32 for each block of 256 or less; of a smaller tensor it is float32. Step
+counts are Python numbers. The two tables of 256 float32, one pair for all tensors, are left out.
+Source: bitsandbytes 0.50.2, optim/optimizer.py (Optimizer2State.init_state, min_8bit_size = 4096).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from symacct.graph import Graph, Item, Loop, Node, Tensor, total_over
 Expr = sp.Expr
 LEAST, BLOCK = 4096, 256
 RULE = (
-    f"8-bit moments by bitsandbytes' rule: of tensors with {LEAST:,} elements or more 1 byte an element and 4 a block of {BLOCK}, "
-    "of others float32; its two lookup tables of 1 KiB are left out"
+    f"8-bit moments by bitsandbytes' rule: of tensors with {LEAST:,} elements or more 1 byte an element and "
+    f"4 a block of {BLOCK}, of others float32; its two lookup tables of 1 KiB are left out"
 )
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -35,24 +35,39 @@ def moment_bytes(count: Expr) -> Expr:
 
 
 def eight_bit(graph: Graph) -> Graph:
-    """The step with the moments of its (fused) Adam in 8 bits. Raises ModelFileError where a layer's width changes with
-    its depth, for then no sum over layers has a closed form."""
+    """The step with the moments of its (fused) Adam in 8 bits.
+
+    Raises ModelFileError where a layer's width changes with its depth, for then the sum has no closed form.
+    """
     storages, more = dict(graph.storages), []
     for place in graph.sources("state"):
         old, new = place.node.outputs[0], _quantised(place.node).outputs[0]
         if new is old:
             continue
         if any({s.name for s in new.bytes.free_symbols} & {loop.index for loop in place.loops}):
-            raise ModelFileError(f"{graph.target}: widths change from layer to layer, so the 8-bit state of all of them has no closed form")
+            raise ModelFileError(
+                f"{graph.target}: widths change from layer to layer, so the 8-bit state of all of them has "
+                "no closed form"
+            )
         storages[old.value] = sp.expand(new.bytes / new.times)
         more.append(total_over(new.bytes - old.bytes, place.loops))
     shift = sp.expand(sp.Add(*more))
     peak = None if graph.peak is None else tuple((name, sp.expand(live + shift)) for name, live in graph.peak)
-    return replace(graph, items=_items(graph.items), storages=storages, peak=peak, first_peak=None, remarks=(*graph.remarks, RULE))
+    return replace(
+        graph,
+        items=_items(graph.items),
+        storages=storages,
+        peak=peak,
+        first_peak=None,
+        remarks=(*graph.remarks, RULE),
+    )
 
 
 def _items(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    return tuple(replace(item, items=_items(item.items)) if isinstance(item, Loop) else _quantised(item) for item in items)
+    return tuple(
+        replace(item, items=_items(item.items)) if isinstance(item, Loop) else _quantised(item)
+        for item in items
+    )
 
 
 def _quantised(node: Node) -> Node:

@@ -1,4 +1,4 @@
-"""What is asked of a model beside its code: a recipe of mixed precision, gradient accumulation, symbolic widths."""
+"""What is asked of a model beside its code: mixed precision, accumulation, an optimizer, symbolic widths."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from symacct.errors import ModelFileError
 class Recipe:
     """How a step is trained in two precisions, the low one bfloat16 unless `--dtype fp16` asks for the other.
 
-    `casting`: the model stays in float32 and its forward and loss run under torch.autocast; otherwise the model is
-    converted and the optimizer steps float32 copies of its parameters (masters), which are part of its state.
-    `gradients`: what holds them from one backward to the next: "own" the parameters' `.grad`, "wide" float32 buffers
-    into which each gradient is added as soon as it is there and then freed, "both" these and `.grad`.
+    `casting`: the model stays in float32, its forward and loss run under torch.autocast; otherwise the model
+    is converted, and the optimizer steps float32 copies of its parameters (masters), part of its state.
+    `gradients`: what holds them from one backward to the next: "own" the parameters' `.grad`; "wide" float32
+    buffers, into which each is added as soon as it is there, and then freed; "both" these and `.grad`.
     """
 
     name: str
@@ -27,28 +27,48 @@ class Recipe:
 
 
 _ROWS = (
-    Recipe("autocast", True, "own", "float32 weights, gradients and optimizer; forward and loss under torch.autocast",
-           "torch.amp; Hugging Face, model memory anatomy"),
-    Recipe("mixed", False, "own", "low-precision weights and gradients, float32 masters in the optimizer: 2 + 2 + 4 + its state",
-           "Rajbhandari et al. 2020 (ZeRO), section 3.1"),
-    Recipe("megatron", False, "wide", "low-precision weights, float32 gradient buffers and masters: 2 + 4 + 4 + its state",
-           "NVIDIA/Megatron-LM, theoretical_memory_usage.py without distributed optimizer"),
-    Recipe("playbook", False, "both", "low-precision weights and gradients, float32 accumulation buffers and masters: 2 + 2 + 4 + 4 + its state",
-           "Hugging Face, The Ultra-Scale Playbook, memory for weights, gradients and optimizer states"),
+    Recipe(
+        "autocast",
+        True,
+        "own",
+        "float32 weights, gradients and optimizer; forward and loss under torch.autocast",
+        "torch.amp; Hugging Face, model memory anatomy",
+    ),
+    Recipe(
+        "mixed",
+        False,
+        "own",
+        "low-precision weights and gradients, float32 masters in the optimizer: 2 + 2 + 4 + its state",
+        "Rajbhandari et al. 2020 (ZeRO), section 3.1",
+    ),
+    Recipe(
+        "megatron",
+        False,
+        "wide",
+        "low-precision weights, float32 gradient buffers and masters: 2 + 4 + 4 + its state",
+        "NVIDIA/Megatron-LM, theoretical_memory_usage.py without distributed optimizer",
+    ),
+    Recipe(
+        "playbook",
+        False,
+        "both",
+        "low-precision weights and gradients, float32 buffers and masters: 2 + 2 + 4 + 4 + its state",
+        "Hugging Face, The Ultra-Scale Playbook, memory for weights, gradients and optimizer states",
+    ),
 )
 RECIPES: Mapping[str, Recipe] = {row.name: row for row in _ROWS}
 EIGHT_BIT = ("adam8bit", "adamw8bit")  # by the rule of symacct.quantised
-OPTIMIZERS = (  # torch.optim's, in lower case, at their defaults
-    "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "muon", "nadam", "radam", "rmsprop", "rprop", "sgd", *EIGHT_BIT,
-)
+_TORCH = "adadelta adafactor adagrad adam adamax adamw asgd muon nadam radam rmsprop rprop sgd"
+OPTIMIZERS = (*_TORCH.split(), *EIGHT_BIT)  # torch.optim's in lower case, at their defaults
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What is asked. `accumulated`: the step is the last of several micro-batches, whose gradients it adds to.
+    """What is asked. `accumulated`: the step is the last of several micro-batches, and adds to gradients.
 
-    `symbolic`: bytes of an element stay symbols, `w_p` of parameters, `w_g` of gradients, `w_o` of optimizer state,
-    `w_a` of everything else that has the model's dtype. `optimizer`: one of OPTIMIZERS in place of the model's own.
+    `symbolic`: bytes of an element stay symbols, `w_p` of parameters, `w_g` of gradients, `w_o` of optimizer
+    state, `w_a` of everything else that has the model's dtype. `optimizer`: one of OPTIMIZERS in place of the
+    model's own.
     """
 
     recipe: Recipe | None = None
@@ -75,20 +95,35 @@ class Variant:
         """The first option that asks for it."""
         if self.optimizer:
             return f"--optimizer {self.optimizer}"
-        return f"--recipe {self.recipe.name}" if self.recipe else "--accumulate" if self.accumulated else "--widths symbolic"
+        if self.recipe:
+            return f"--recipe {self.recipe.name}"
+        return "--accumulate" if self.accumulated else "--widths symbolic"
 
 
-def variant(recipe: str | None = None, accumulate: bool = False, widths: str | None = None, optimizer: str | None = None) -> Variant:
-    """The variant by its options. Raises ModelFileError for a name that is unknown, and for options that contradict each other."""
+def variant(
+    recipe: str | None = None,
+    accumulate: bool = False,
+    widths: str | None = None,
+    optimizer: str | None = None,
+) -> Variant:
+    """The variant by its options. Raises ModelFileError for unknown names and for a contradiction."""
     optimizer = optimizer.lower() if optimizer else ""
     for kind, word, known in (("recipe", recipe, tuple(RECIPES)), ("optimizer", optimizer, OPTIMIZERS)):
         if word and word not in known:
             near = get_close_matches(word, known, 1)
-            raise ModelFileError(f"no {kind} {word!r}; " + (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(known)}")
+            raise ModelFileError(
+                f"no {kind} {word!r}; "
+                + (f"did you mean {near[0]!r}? " if near else "")
+                + f"known: {', '.join(known)}"
+            )
     if widths not in (None, "concrete", "symbolic"):
         raise ModelFileError(f"widths = {widths!r}: choose from concrete, symbolic")
     if recipe is not None and widths == "symbolic":
-        raise ModelFileError(f"--recipe {recipe} says which width each tensor has; leave out --widths symbolic")
+        raise ModelFileError(
+            f"--recipe {recipe} says which width each tensor has; leave out --widths symbolic"
+        )
     if optimizer in EIGHT_BIT and widths == "symbolic":
-        raise ModelFileError(f"--optimizer {optimizer} says which width its state has; leave out --widths symbolic")
+        raise ModelFileError(
+            f"--optimizer {optimizer} says which width its state has; leave out --widths symbolic"
+        )
     return Variant(RECIPES[recipe] if recipe else None, accumulate, widths == "symbolic", optimizer)

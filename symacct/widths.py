@@ -1,7 +1,7 @@
-"""Formulas in which the bytes of an element stay symbols: w_p, w_g, w_o, w_a, by what a storage holds. No torch.
+"""Formulas in which bytes of an element stay symbols w_p, w_g, w_o, w_a, by what a storage holds. No torch.
 
-A graph traced in a 2-byte dtype tells which tensors follow the model's dtype: those that have it. What is not of that
-dtype (masks of one byte, float32 statistics and step counts, integers) keeps its number.
+A graph traced in a 2-byte dtype tells which tensors follow the model's dtype: those that have it. What is not
+of that dtype (masks of one byte, float32 statistics and step counts, integers) keeps its number.
 """
 
 from __future__ import annotations
@@ -18,29 +18,42 @@ from symacct.liveness import first_step, timeline
 from symacct.symbols import symbol
 
 _OF_SOURCES = {"parameter": "w_p", "buffer": "w_p", "gradient": "w_g", "state": "w_o"}
-_REMARK = ("in float32 the model runs other ops, without casts: widths stay below 4, and --dtype fp32 derives those of 4 bytes",)
-Places = tuple[tuple[str, sp.Expr], ...]
+_CASTS = (
+    "in float32 the model runs other ops, without casts: widths stay below 4, and --dtype fp32 derives those "
+    "of 4 bytes"
+)
 
 
 def symbolic(graph: Graph, dtype: str, wide: Graph) -> Graph:
     """The graph with symbols for the widths of tensors of `dtype`, in which it was traced.
 
-    `wide` is the same step in float32: where its ops are others, because the model casts, the formulas hold for widths
-    below 4 only, and an assumption says so. Raises ModelFileError if a size has the name of a width.
+    `wide` is the same step in float32: where its ops are others, because the model casts, the formulas hold
+    for widths below 4 only, and an assumption says so. Raises ModelFileError if a size is named like a width.
     """
     taken = sorted(set(SYMBOLIC) & set(graph.symbols))
     if taken:
-        raise ModelFileError(f"{graph.target}: the size {taken[0]} has the name of a symbolic width; call it something else")
+        raise ModelFileError(
+            f"{graph.target}: the size {taken[0]} has the name of a symbolic width; call it something else"
+        )
     classes = _classes(graph, dtype)
-    weights = {value: size / width(dtype) * symbol(classes[value]) if value in classes else size for value, size in graph.storages.items()}
+    weights = {
+        value: size / width(dtype) * symbol(classes[value]) if value in classes else size
+        for value, size in graph.storages.items()
+    }
     used = {name for name in SYMBOLIC if name in classes.values()}
     known = {name: SymbolInfo(SYMBOLIC[name], width(dtype)) for name in SYMBOLIC if name in used}
-    casts = () if _ops(graph) == _ops(wide) else tuple(
-        Assumption("branch", sp.Lt(symbol(name), width("float32")), None, "") for name in ("w_p", "w_a") if name in used
-    )
+    same = _ops(graph) == _ops(wide)
+    narrow = [] if same else [name for name in ("w_p", "w_a") if name in used]
+    casts = [Assumption("branch", sp.Lt(symbol(name), width("float32")), None, "") for name in narrow]
     made = replace(
-        graph, items=_renamed(graph.items, classes, dtype), storages=weights, symbols={**graph.symbols, **known},
-        assumptions=(*graph.assumptions, *casts), remarks=(*graph.remarks, *_REMARK[: len(casts)]), peak=None, first_peak=None,
+        graph,
+        items=_renamed(graph.items, classes, dtype),
+        storages=weights,
+        symbols={**graph.symbols, **known},
+        assumptions=(*graph.assumptions, *casts),
+        remarks=graph.remarks if same else (*graph.remarks, _CASTS),
+        peak=None,
+        first_peak=None,
     )
     if graph.peak is None or graph.deaths is None:
         return made

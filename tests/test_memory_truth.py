@@ -1,8 +1,7 @@
-"""Published figures on memory, from traced models, each under its author's way of counting; and what torch does."""
+"""Published figures on memory, from traced models, under their authors' conventions; and what torch does."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,12 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import symacct
-from symacct.account import Ledger
 from symacct.formula_reader import parse
 from symacct.symbols import symbol
-from symacct.tracing.build import Builder
 from symacct.tracing.model_file import load_model_file
-from symacct.tracing.preparation import prepared
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -37,7 +33,9 @@ def outputs(ledger, phase="forward"):
     for place in ledger.graph.ops:
         if place.node.phase == phase:
             key = (place.node.module, place.node.op.removeprefix("aten."))
-            found.setdefault(key, []).append([sp.expand(place.times * out.numel) for out in place.node.outputs])
+            found.setdefault(key, []).append(
+                [sp.expand(place.times * out.numel) for out in place.node.outputs]
+            )
     return found
 
 
@@ -55,7 +53,9 @@ class Matrix(nn.Module):
 
 def test_bytes_of_a_tensor():
     """lecture_02.py, tensors_memory: 4·8 float32 are 128 bytes, 4·12288 by 12288 are 2304 MiB."""
-    made = symacct.derive(model=Matrix, inputs=lambda n: torch.zeros(2, n), dims={"n": 4, "m": 8}, mode="forward")
+    made = symacct.derive(
+        model=Matrix, inputs=lambda n: torch.zeros(2, n), dims={"n": 4, "m": 8}, mode="forward"
+    )
     weights = made.formulas["bytes.params"]
     assert at(weights, n=4, m=8) == 128
     assert at(weights, n=4 * 12_288, m=12_288) == 2304 * 2**20 == 2_415_919_104
@@ -91,28 +91,42 @@ class LectureAdaGrad(torch.optim.Optimizer):
 
 
 def test_the_lectures_cruncher():
-    """lecture_02.py, optimizer(): 4·(36 + 16 + 36 + 36) = 496 bytes and 6·B·36 = 432 FLOPs at B = 2, D = 4, L = 2."""
+    """lecture_02.py, optimizer(), B = 2, D = 4, L = 2: 4·(36 + 16 + 36 + 36) = 496 bytes, 432 FLOPs."""
     sizes = {"B": 2, "D": 4, "L": 2}
     ledger = symacct.derive(
-        model=Cruncher, inputs=lambda B, D: torch.randn(B, D), dims=sizes, optimizer=LectureAdaGrad,
-        loss=lambda output: F.mse_loss(output, torch.zeros_like(output)), convention="chinchilla",
+        model=Cruncher,
+        inputs=lambda B, D: torch.randn(B, D),
+        dims=sizes,
+        optimizer=LectureAdaGrad,
+        loss=lambda output: F.mse_loss(output, torch.zeros_like(output)),
+        convention="chinchilla",
     )
     found = ledger.at(**sizes)
-    layers = sum(at(n, **sizes) for n, in outputs(ledger)["layers.*", "mm"])
-    assert [found["params.total"], layers, found["bytes.grads"] // 4, found["bytes.optimizer"] // 4] == [36, 16, 36, 36]
+    layers = sum(at(n, **sizes) for (n,) in outputs(ledger)["layers.*", "mm"])
+    assert [found["params.total"], layers, found["bytes.grads"] // 4, found["bytes.optimizer"] // 4] == [
+        36,
+        16,
+        36,
+        36,
+    ]
     assert found["bytes.params"] + 4 * layers + found["bytes.grads"] + found["bytes.optimizer"] == 496
     assert found["flops.step"] == 432
     # torch keeps the input and the layers' outputs, of mse_loss the prediction and the target; and it spends
     # nothing on the input's gradient
     assert found["bytes.saved"] == 4 * (2 * 4 * 3 + 2 * 2)
-    assert symacct.derive(model=Cruncher, inputs=lambda B, D: torch.randn(B, D), dims=sizes).at(**sizes)["flops.step"] == 432 - 2 * 2 * 16
+    assert (
+        symacct.derive(model=Cruncher, inputs=lambda B, D: torch.randn(B, D), dims=sizes).at(**sizes)[
+            "flops.step"
+        ]
+        == 432 - 2 * 2 * 16
+    )
 
 
 # Stanford CS336, assignment 1, adamwAccounting
 
 
 class Silu(nn.Module):
-    """The handout's list: two RMSNorms, Q K V, scores, softmax, their sum, output projection, W1, SiLU, W2."""
+    """The handout's list: two RMSNorms, Q K V, scores, softmax, weighted sum, output, W1, SiLU, W2."""
 
     def __init__(self, d, h):
         super().__init__()
@@ -147,7 +161,8 @@ class Assignment(nn.Module):
 @cache
 def assignment():
     return symacct.derive(
-        model=Assignment, inputs=lambda B, s, V: torch.randint(V, (B, s)),
+        model=Assignment,
+        inputs=lambda B, s, V: torch.randint(V, (B, s)),
         loss=lambda output, inputs: F.cross_entropy(output.flatten(0, 1), inputs.flatten()),
         dims={"B": 2, "s": 6, "V": 40, "L": 2, "d": 24, "h": 3},
     )
@@ -176,7 +191,7 @@ def _named(made, name):
 
 
 def test_the_assignments_parameters_gradients_and_moments():
-    """16 bytes for each of 1,635,537,600 parameters, 26,168,601,600; so 3 sequences fit in 80 GB, or in 80 GiB."""
+    """16 bytes for each of 1,635,537,600 parameters: 26,168,601,600. So 3 sequences fit in 80 GB or GiB."""
     found = assignment().formulas
     fixed = found["bytes.params"] + found["bytes.grads"] + found["bytes.optimizer"]
     steps = parse("4*(8*L + 3)")  # torch counts each tensor's steps in a float32 beside its moments
@@ -187,10 +202,13 @@ def test_the_assignments_parameters_gradients_and_moments():
 
 def test_what_torch_keeps_of_the_assignments_model():
     """Kept are, of each block: the norms' input, scaled input and output (3 each), Q, K, V and their sum made
-    contiguous (4), W1's output and SiLU's (8), one B·h·s² of softmax, and the norms' reciprocal roots; scores are not.
+    contiguous (4), W1's output and SiLU's (8), one B·h·s² of softmax, and the norms' reciprocal roots;
+    scores are not.
     """
     block = parse("18*B*s*d + B*h*s**2 + 2*B*s").expand()
-    ends = parse("3*B*s*d + B*s + B*s*V + 2*B*s + 1")  # last norm, log-softmax, ids of 8 bytes, the sum of weights
+    ends = parse(
+        "3*B*s*d + B*s + B*s*V + 2*B*s + 1"
+    )  # last norm, log-softmax, ids of 8 bytes, the sum of weights
     saved = assignment().formulas["bytes.saved"]
     assert sp.expand(saved - 4 * (symbol("L") * block + ends)) == 0
     assert at(saved, B=1, **XL) == 10_921_394_180  # beside the 15,517,753,344 of the list
@@ -241,11 +259,12 @@ def stage():
 
 
 @cache
-def layer(block):
+def layer(block, device="cuda"):
     return symacct.derive(
         model=lambda h, a: block(h, a).to(torch.bfloat16),
         inputs=lambda s, b, h: torch.randn(s, b, h, dtype=torch.bfloat16, requires_grad=True),
         dims={"s": 12, "b": 2, "h": 24, "a": 3},
+        device=device,
     ).formulas
 
 
@@ -255,10 +274,10 @@ LAYER = "L*(34*s*b*h + 5*a*s**2*b + 16*s*b)"  # equation 1, and 16·sb of norm s
 
 
 def test_a_block_at_the_traced_sizes():
-    """34·sbh + 5·as²b = 2,883,584 bytes at s = 128, b = 2, h = 256, a = 4, and 4,096 of statistics."""
+    """34·sbh + 5·as²b = 2,883,584 bytes and 4,096 of statistics; on a CPU 3,147,776."""
     sizes = {"s": 128, "b": 2, "h": 256, "a": 4}
-    saved = parse(LAYER).xreplace({symbol("L"): sp.Integer(1)})
-    assert at(saved, **sizes) == 2_887_680 == 2_883_584 + 16 * 128 * 2
+    assert at(layer(Block)["bytes.saved"], **sizes) == 2_887_680 == 2_883_584 + 16 * 128 * 2
+    assert at(layer(Block, "cpu")["bytes.saved"], **sizes) == 3_147_776
     whole = stage().formulas["bytes.saved"]
     assert sp.expand(whole - whole.coeff(symbol("L"), 0) - parse(LAYER)) == 0
 
@@ -266,7 +285,7 @@ def test_a_block_at_the_traced_sizes():
 @pytest.mark.parametrize(("sizes", "published", "exact"), [(GPT3, 70, "70.18"), (MT_NLG, 65, "65.31")])
 def test_share_that_recomputing_the_core_does_not_keep(sizes, published, exact):
     """Section 5: 70 % and 65 % of the activations; (5as/h)/(34 + 5as/h)."""
-    kept, lean = parse(LAYER).coeff(symbol("L")), layer(Core)["bytes.saved"]
+    kept, lean = layer(Block)["bytes.saved"], layer(Core)["bytes.saved"]
     dropped = sp.expand(kept - lean)
     assert dropped == parse("5*a*s**2*b")
     share = at(dropped, **sizes) / at(kept - parse("16*s*b"), **sizes)
@@ -284,7 +303,10 @@ def test_flops_that_recomputing_the_core_costs(sizes, printed, described):
     """
     step = stage().formulas["flops.step"]
     assert sp.expand(step - parse("72*b*L*s*h**2 + 12*b*L*s**2*h + 6*b*s*v*h")) == 0  # equation 7
-    extra = [sp.expand(found["flops.hardware"] - found["flops.step"]) * symbol("L") for found in map(layer, (WholeCore, Core))]
+    extra = [
+        sp.expand(found["flops.hardware"] - found["flops.step"]) * symbol("L")
+        for found in map(layer, (WholeCore, Core))
+    ]
     assert extra == [parse("4*b*L*s**2*h"), parse("2*b*L*s**2*h")]
     assert f"{float(100 * at(parse('12*b*L*s**2*h'), **sizes) / at(step, **sizes)):.3f}" == printed
     assert f"{float(100 * at(extra[0], **sizes) / at(step, **sizes)):.3f}" == described
@@ -299,7 +321,9 @@ def test_what_the_first_and_last_layers_keep_beside():
     listed = parse("5*s*b*h + 4*s*b*v")
     assert sp.expand(rest - listed) == parse("16*s*b + 4")  # ids of 8 bytes, statistics, the sum of weights
     sizes = {"s": 2048, "b": 4, "h": 6144, "a": 64, "L": 48, "v": 51_200}
-    assert f"{float(100 * at(listed, **sizes) / at(parse('L*(34*s*b*h + 5*a*s**2*b)'), **sizes)):.3f}" == "0.568"
+    assert (
+        f"{float(100 * at(listed, **sizes) / at(parse('L*(34*s*b*h + 5*a*s**2*b)'), **sizes)):.3f}" == "0.568"
+    )
 
 
 # llm.c
@@ -331,17 +355,26 @@ class Trained(nn.Module):
 
 
 def test_llm_cs_activations():
-    """train_gpt2.c at B = 4, T = 64: num_parameters 124,439,808, num_activations 73,323,776, in 23 tensors."""
+    """train_gpt2.c, B = 4, T = 64: num_parameters 124,439,808, num_activations 73,323,776 in 23 tensors."""
     ledger = symacct.derive(
-        model=lambda V, T, L, d, h, f: Trained(locals()), inputs=lambda B, T, V: torch.randint(V, (B, T)), mode="forward",
+        model=lambda V, T, L, d, h, f: Trained(locals()),
+        inputs=lambda B, T, V: torch.randint(V, (B, T)),
+        mode="forward",
         dims={"B": 2, "T": 6, "V": 40, "L": 2, "d": 24, "h": 3, "f": 56},
     )
-    made = {(module.removeprefix("gpt").lstrip("."), op): found for (module, op), found in outputs(ledger).items()}
-    norms = [n for name in ("blocks.*.ln1", "blocks.*.ln2", "ln_f") for n in made[name, "native_layer_norm"][0]]
+    made = {
+        (module.removeprefix("gpt").lstrip("."), op): found for (module, op), found in outputs(ledger).items()
+    }
+    norms = [
+        n for name in ("blocks.*.ln1", "blocks.*.ln2", "ln_f") for n in made[name, "native_layer_norm"][0]
+    ]
     listed = [
         made["", "add"][0][0],  # encoded
         *norms,  # each with its mean and its reciprocal deviation
-        *(made[f"blocks.*.{name}", "addmm"][0][0] for name in ("attn.qkv", "attn.proj", "mlp.up", "mlp.down")),
+        *(
+            made[f"blocks.*.{name}", "addmm"][0][0]
+            for name in ("attn.qkv", "attn.proj", "mlp.up", "mlp.down")
+        ),
         *(part[0] for part in made["blocks.*.attn", "bmm"]),  # preatt, atty
         made["blocks.*.attn", "_softmax"][0][0],
         *(part[0] for part in made["blocks.*", "add"]),  # residual2, residual3
@@ -355,102 +388,3 @@ def test_llm_cs_activations():
     assert at(sp.Add(*listed), **sizes) == 73_323_776
     table = {"T": 1024}  # llm.c's positions are 1,024 whatever the T of a batch is
     assert at(ledger.formulas["params.total"], **sizes | table) == 124_439_808
-
-
-# Caches
-
-
-@cache
-def prompt(name, **options):
-    return symacct.derive(str(EXAMPLES / f"{name}.py"), mode="prefill", **options)
-
-
-def cached(**sizes):
-    """Bytes of a Llama's cache in bf16, for one token of one sequence unless more are asked for."""
-    return at(prompt("llama", dtype="bf16").formulas["bytes.kv_cache"], **{"B": 1, "T": 1} | sizes)
-
-
-# 2·L·h_kv·d_h·2 bytes; the models' config.json
-KV = {
-    "Llama-2-7B": (32, 32, 524_288),
-    "Llama-2-13B": (40, 40, 819_200),
-    "Llama-2-70B": (80, 8, 327_680),
-    "Llama-3-8B": (32, 8, 131_072),
-    "Mistral-7B": (32, 8, 131_072),
-}
-
-
-@pytest.mark.parametrize("name", KV)
-def test_bytes_cached_for_a_token(name):
-    depth, heads, published = KV[name]
-    assert cached(L=depth, h_kv=heads, d_h=128) == published
-
-
-def test_palms_cache_with_a_head_of_keys_for_each_of_queries():
-    """Pope et al. 2022, section 2.1: 3 TB at batch 512 and context 2048, where each head is halved to 128."""
-    assert cached(B=512, T=2048, L=118, h_kv=48, d_h=128) == 3_040_836_845_568
-
-
-def test_kipplys_52b():
-    """kipply, "Transformer inference arithmetic" and "parameter counting": d = 8192, L = 64, V = 65536."""
-    sizes = {"L": 64, "d": 8192, "V": 65_536}
-    assert cached(L=64, h_kv=64, d_h=128) == 2_097_152
-    keys = prompt("llama", dtype="bf16").by("module")
-    each = sp.Add(*(keys[f"blocks.*.attn.{name}",] for name in "kv"))
-    assert at(each, B=1, T=1, L=64, d=8192, h_kv=64, d_h=128) == 17_179_869_184
-    found = {key: sp.expand(value.xreplace({symbol("f"): 4 * symbol("d")})) for key, value in symacct.derive("gpt2").formulas.items()}
-    blocks = found["params.total"].coeff(symbol("L")).coeff(symbol("d"), 2) * parse("L*d**2")
-    assert at(blocks, **sizes) == 51_539_607_552
-    assert at(blocks + parse("V*d"), **sizes) == 52_076_478_464
-    assert sp.expand(found["params.total"] - blocks - parse("V*d")) == parse("T*d + 13*L*d + 2*d")  # left out there
-    forward = found["flops.forward"] - parse("2*B*T*V*d")  # and logits and attention of the products
-    assert at(forward.expand().coeff(symbol("T"), 1), B=1, **sizes) == 103_079_215_104
-
-
-class Whole(dict):
-    """One layer's cache that holds whole numbers of one byte, and gives them back as bfloat16."""
-
-    def update(self, new):
-        super().update({name: x.to(torch.int8) for name, x in new.items()})
-
-    def __getitem__(self, name):
-        return super().__getitem__(name).to(torch.bfloat16)
-
-
-def test_a_cache_of_whole_numbers():
-    """scaling-book: LLaMA-3-70B in int8 caches 2·8·128·80 = 163,840 bytes a token; 8 GiB for 8,192, L = 64, K·H = 8192."""
-    source = replace(load_model_file(EXAMPLES / "llama.py"), cache=lambda model, sizes: {"cache": [Whole() for _ in range(sizes["L"])]})
-    found = Ledger(Builder(prepared(source, "bf16"), "prefill", "cuda").graph("llama")).formulas["bytes.kv_cache"]
-    assert at(found, B=1, T=1, L=80, h_kv=8, d_h=128) == 163_840
-    assert at(found, B=1, T=8192, L=64, h_kv=64, d_h=128) == 8 * 2**30
-
-
-def test_deepseek_v2s_latent_cache():
-    """Technical report, table 1: (512 + 64)·60 = 34,560 elements, as with 2.25 groups of grouped queries."""
-    elements = prompt("deepseek_mla").formulas["bytes.kv_cache"] / 4
-    latent = at(elements, B=1, T=1, L=60, d_c=512, d_r=64)
-    assert latent == 34_560
-    assert latent / at(cached_elements(), L=60, h_kv=1, d_h=128) == sp.Rational(9, 4)
-    dense = at(cached_elements(), L=95, h_kv=8, d_h=128)  # DeepSeek-67B
-    assert f"{float(100 * (1 - latent / dense)):.3f}" == "82.237"
-    assert f"{float(100 * (1 - 6 * latent / (16 * dense))):.3f}" == "93.339"  # the published 93.3 %: 6 bits for 16
-
-
-def cached_elements():
-    return sp.expand(prompt("llama", dtype="bf16").formulas["bytes.kv_cache"] / 2).xreplace({symbol("B"): sp.Integer(1), symbol("T"): sp.Integer(1)})
-
-
-# timm
-
-
-def test_timms_activations():
-    """timm's `macts`: outputs of convolutions and matrix products, in millions, attention not fused; 224 pixels."""
-    products = ("convolution", "addmm", "mm")
-
-    def counted(name):
-        return sp.Add(*(n[0] for (_, op), found in outputs(symacct.derive(name)).items() if op in products for n in found))
-
-    assert f"{int(at(counted('resnet50'), B=1, H=224, W=224, C=1000, w=64)) / 1e6:.2f}" == "11.11"
-    attention = parse("L*(h*(n**2 + 1)**2 + (n**2 + 1)*d)")  # of the fused op: scores, and their sum of values
-    base = {"B": 1, "n": 14, "p": 16, "C": 1000, "L": 12, "d": 768, "h": 12, "f": 3072}
-    assert f"{int(at(counted('vit') + attention, **base)) / 1e6:.2f}" == "23.90"

@@ -1,4 +1,4 @@
-"""Optimizers by name and form: 8-bit state by its rule, fused, looped and capturable steps told apart, what is refused."""
+"""Optimizers by name and form: 8-bit state by its rule; fused, looped, capturable steps; what is refused."""
 
 from __future__ import annotations
 
@@ -26,28 +26,44 @@ def eight_bit(recipe=None):
     return derived(optimizer="adamw8bit", recipe=recipe)
 
 
-# bitsandbytes 0.50.2, AdamW8bit: elements of a tensor -> bytes of its two moments (state1, state2, absmax1, absmax2)
+# bitsandbytes 0.50.2, AdamW8bit: elements of a tensor -> bytes of its two moments (state1, state2, absmax1,
+# absmax2)
 @pytest.mark.parametrize(
     ("elements", "measured"),
-    [(70, 560), (2310, 18_480), (5000, 10_160), (7000, 14_224), (165_000, 335_160), (4095, 32_760), (4096, 8320), (1, 8)],
+    [
+        (70, 560),
+        (2310, 18_480),
+        (5000, 10_160),
+        (7000, 14_224),
+        (165_000, 335_160),
+        (4095, 32_760),
+        (4096, 8320),
+        (1, 8),
+    ],
 )
 def test_a_tensors_moments_in_8_bits(elements, measured):
     assert 2 * moment_bytes(sp.Integer(elements)) == measured
 
 
 def test_bytes_a_parameter_in_8_bits():
-    """Acceptance: 2.03125 bytes a parameter with blocks of 256, whatever is 4,096 elements or more and a multiple."""
+    """2.03125 bytes a parameter of tensors with a multiple of 256 elements, 4,096 or more."""
     found = eight_bit().formulas
     sizes = {"d": 4096, "f": 8192}
-    assert sp.Rational(at(found["bytes.optimizer"], **sizes), at(found["params.total"], **sizes)) == sp.Rational(65, 32)
+    assert sp.Rational(
+        at(found["bytes.optimizer"], **sizes), at(found["params.total"], **sizes)
+    ) == sp.Rational(65, 32)
     small = {"d": 50, "f": 81}  # 4,050 elements: nothing is large enough
     assert at(found["bytes.optimizer"], **small) == 8 * at(found["params.total"], **small)
 
 
-# bitsandbytes 0.50.2 on Linear(90, 60) and Linear(60, 90), of 5,400 elements each: 2·(5400 + 4·22), and biases in float32
+# bitsandbytes 0.50.2 on Linear(90, 60) and Linear(60, 90), of 5,400 elements each: 2·(5400 + 4·22), and
+# biases in float32
 def test_a_models_state_in_8_bits():
     assert at(eight_bit().formulas["bytes.optimizer"], d=90, f=60) == 2 * 2 * (5400 + 4 * 22) + 8 * (60 + 90)
-    assert at(eight_bit("mixed").formulas["bytes.optimizer"], d=90, f=60) == 4 * (2 * 5400 + 150) + 2 * 2 * 5488 + 8 * 150
+    assert (
+        at(eight_bit("mixed").formulas["bytes.optimizer"], d=90, f=60)
+        == 4 * (2 * 5400 + 150) + 2 * 2 * 5488 + 8 * 150
+    )
 
 
 def test_an_8_bit_step_holds_and_moves_its_state_and_nothing_beside():
@@ -57,7 +73,9 @@ def test_an_8_bit_step_holds_and_moves_its_state_and_nothing_beside():
         less = wide["bytes.optimizer"] - low["bytes.optimizer"]
         for key in ("bytes.peak", "bytes.written"):
             assert wide[key] - low[key] == less, key
-        assert wide["bytes.read"] - low["bytes.read"] == less + 4 * 4  # and four counts that a kernel adds one to
+        assert (
+            wide["bytes.read"] - low["bytes.read"] == less + 4 * 4
+        )  # and four counts that a kernel adds one to
         assert low["flops.step"] == wide["flops.step"] and low["bytes.saved"] == wide["bytes.saved"]
 
 
@@ -67,15 +85,24 @@ def at_all(ledger, **sizes):
 
 def test_the_formula_reads_back(capsys, tmp_path):
     path = tmp_path / "net.py"
-    path.write_text("import torch\ndims = {'B': 2, 'd': 8}\ndef model(d): return torch.nn.Linear(d, d)\ndef inputs(B, d): return torch.ones(B, d)\n")
-    assert cli.main(["derive", str(path), "--optimizer", "AdamW8bit", "--at", "B=3,d=100", "--format", "json"]) == 0
+    path.write_text(
+        "import torch\ndims = {'B': 2, 'd': 8}\ndef model(d): return torch.nn.Linear(d, d)\ndef inputs(B, "
+        "d): return torch.ones(B, d)\n"
+    )
+    assert (
+        cli.main(["derive", str(path), "--optimizer", "AdamW8bit", "--at", "B=3,d=100", "--format", "json"])
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     formula = read(answer["formulas"]["bytes.optimizer"])
     assert answer["values"]["bytes.optimizer"] == at(formula, d=100) == 2 * (10_000 + 4 * 40) + 8 * 100
     assert cli.main(["derive", str(path), "--optimizer", "adamw8bit"]) == 0
     said = capsys.readouterr()
     lines = {line[:22].strip(): line[22:].strip() for line in said.out.splitlines()}
-    assert lines["optimizer state"] == "= S₈, of each tensor of n elements 2·n + 8·⌈n/256⌉ if n >= 4,096, else 8·n"
+    assert (
+        lines["optimizer state"]
+        == "= S₈, of each tensor of n elements 2·n + 8·⌈n/256⌉ if n >= 4,096, else 8·n"
+    )
     assert lines["bytes written"].startswith("= S₈ + ")
     assert "bitsandbytes' rule" in said.err
 
@@ -96,7 +123,15 @@ def test_widths_that_change_with_depth_have_no_8_bit_sum():
 # By name
 
 
-@pytest.mark.parametrize(("name", "state"), [("sgd", "0"), ("AdamW", f"8*{P} + 16"), ("adagrad", f"4*{P} + 16"), ("adafactor", "4*2*(d + f) + 4*(d + f) + 16")])
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("sgd", "0"),
+        ("AdamW", f"8*{P} + 16"),
+        ("adagrad", f"4*{P} + 16"),
+        ("adafactor", "4*2*(d + f) + 4*(d + f) + 16"),
+    ],
+)
 def test_an_optimizer_by_its_name(name, state):
     ledger = derived(optimizer=name)
     assert ledger.formulas["bytes.optimizer"] == parse(state)
@@ -142,9 +177,13 @@ def test_fused_foreach_looped_and_capturable_steps_are_told_apart():
     assert step(foreach=False)[1].count("addcdiv_") == 4  # one for each tensor
     assert step(device="cpu")[1] == step(foreach=False)[1]
     kept = step(capturable=True)
-    assert "_foreach_pow" in kept[1] and "_foreach_pow" not in step()[1]  # counts on the device: corrections are tensors
-    assert len({ops for _, ops in map(lambda o: step(**o), ({}, {"fused": True}, {"foreach": False}, {"capturable": True}))}) == 4
-    assert {made.formulas["bytes.optimizer"] for made in (step()[0], step(fused=True)[0], kept[0])} == {parse(f"8*{P} + 16")}
+    # counts on the device: corrections are tensors
+    assert "_foreach_pow" in kept[1] and "_foreach_pow" not in step()[1]
+    forms = ({}, {"fused": True}, {"foreach": False}, {"capturable": True})
+    assert len({step(**form)[1] for form in forms}) == 4
+    assert {made.formulas["bytes.optimizer"] for made in (step()[0], step(fused=True)[0], kept[0])} == {
+        parse(f"8*{P} + 16")
+    }
 
 
 @pytest.mark.parametrize(("kind", "name"), [(optim.SGD, "_fused_sgd_"), (optim.Adagrad, "_fused_adagrad_")])
@@ -154,7 +193,9 @@ def test_fused_steps_without_a_shape_function_keep_their_symbols(kind, name):
 
 
 def test_capturable_steps_are_cudas():
-    with pytest.raises(ModelFileError, match="If capturable=True, params and state_steps must be on supported devices"):
+    with pytest.raises(
+        ModelFileError, match="If capturable=True, params and state_steps must be on supported devices"
+    ):
         derived(device="cpu", optimizer=lambda p: optim.AdamW(p, capturable=True))
 
 
@@ -173,7 +214,9 @@ def lookups(B, V):
 
 def test_sparse_gradients_are_refused_in_words():
     dims = {"B": 3, "V": 20, "d": 8}
-    with pytest.raises(ModelFileError, match=r"the gradient of 0 is sparse \(sparse=True\).*derive with sparse=False"):
+    with pytest.raises(
+        ModelFileError, match=r"the gradient of 0 is sparse \(sparse=True\).*derive with sparse=False"
+    ):
         derived(lambda V, d: nn.Sequential(nn.Embedding(V, d, sparse=True)), lookups, dims)
     with pytest.raises(ModelFileError, match="SparseAdam steps the rows that a batch looked up"):
         derived(lambda V, d: nn.Embedding(V, d), lookups, dims, optimizer=lambda p: optim.SparseAdam(list(p)))

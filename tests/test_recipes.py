@@ -1,4 +1,4 @@
-"""Training in two precisions and with accumulated gradients: bytes a parameter as published, peaks as real steps have."""
+"""Two precisions and accumulated gradients: bytes a parameter as published, peaks as real steps have."""
 
 from __future__ import annotations
 
@@ -39,12 +39,20 @@ def held(found):
     return sp.expand(found["bytes.params"] + found["bytes.grads"] + found["bytes.optimizer"] - parse(STEPS))
 
 
-# Bytes a parameter: ZeRO 2 + 2 + 12 (Rajbhandari et al. 2020, section 3.1); Megatron-LM 18 without distributed optimizer
-# (theoretical_memory_usage.py); the Ultra-Scale Playbook 20 with float32 accumulation, 16 without; CS336 lecture 2
+# Bytes a parameter: ZeRO 2 + 2 + 12 (Rajbhandari et al. 2020, section 3.1); Megatron-LM 18 without
+# distributed optimizer
+# (theoretical_memory_usage.py); the Ultra-Scale Playbook 20 with float32 accumulation, 16 without; CS336
+# lecture 2
 # 4 + 4 + 8 in float32, which autocast leaves as it is
 @pytest.mark.parametrize(
     ("recipe", "weights", "gradients", "state"),
-    [(None, 4, 4, 8), ("autocast", 4, 4, 8), ("mixed", 2, 2, 12), ("megatron", 2, 4, 12), ("playbook", 2, 6, 12)],
+    [
+        (None, 4, 4, 8),
+        ("autocast", 4, 4, 8),
+        ("mixed", 2, 2, 12),
+        ("megatron", 2, 4, 12),
+        ("playbook", 2, 6, 12),
+    ],
 )
 def test_bytes_a_parameter(recipe, weights, gradients, state):
     found = under(recipe).formulas
@@ -55,7 +63,9 @@ def test_bytes_a_parameter(recipe, weights, gradients, state):
 
 
 # The Ultra-Scale Playbook, "memory for weights/grads/optimizer": GB at N parameters
-@pytest.mark.parametrize(("billions", "plain", "accumulating"), [(1, 16, 20), (7, 112, 140), (70, 1120, 1400), (405, 6480, 8100)])
+@pytest.mark.parametrize(
+    ("billions", "plain", "accumulating"), [(1, 16, 20), (7, 112, 140), (70, 1120, 1400), (405, 6480, 8100)]
+)
 def test_the_playbooks_table(billions, plain, accumulating):
     for recipe, gigabytes in (("mixed", plain), ("playbook", accumulating)):
         found = under(recipe).formulas
@@ -63,13 +73,16 @@ def test_the_playbooks_table(billions, plain, accumulating):
 
 
 def test_what_others_count_of_the_same_state():
-    """scaling-book: 10 = 2 of weights and 8 of moments; Hugging Face's anatomy: 18 = 4 + 2 of weights, 8, 4."""
+    """scaling-book: 10 = 2 of weights and 8 of moments; Hugging Face: 18 = 4 + 2 of weights, 8, 4."""
     found = under("mixed")
-    moments = sp.Add(*(p.node.outputs[0].bytes for p in found.graph.sources("state") if "exp_avg" in p.node.label))
+    moments = sp.Add(
+        *(p.node.outputs[0].bytes for p in found.graph.sources("state") if "exp_avg" in p.node.label)
+    )
     assert sp.expand(found.formulas["bytes.params"] + moments) == parse(f"10*{P}")
     cast = under("autocast").formulas
     assert held(cast) == parse(f"16*{P}")
-    # the low-precision copy: of the weights of products, as long as backward needs them; the first layer's it does not
+    # the low-precision copy: of the weights of products, as long as backward needs them; the first layer's
+    # it does not
     assert cast["bytes.saved"].coeff(symbol("B"), 0) == parse("2*d*f")
 
 
@@ -100,7 +113,9 @@ def test_parameters_in_float32_are_their_own_masters():
 
 
 def test_an_optimizer_of_some_parameters_has_masters_of_these():
-    found = derived(recipe="megatron", optimizer=lambda p: optim.Muon([q for q in p if q.dim() == 2])).formulas
+    found = derived(
+        recipe="megatron", optimizer=lambda p: optim.Muon([q for q in p if q.dim() == 2])
+    ).formulas
     assert found["bytes.master"] == found["bytes.optimizer"] / 2 == parse("8*d*f")
     assert found["bytes.grads"] == parse(f"4*{P}")  # the buffers are of all
 
@@ -136,7 +151,12 @@ def test_the_peak_equals_a_real_step(recipe, accumulate):
 
 
 def test_a_deep_models_peak_equals_a_real_step():
-    source = model_source("m", dims={"B": 2, "d": 8, "L": 2}, model=lambda d, L: nn.Sequential(*(mlp(d, d) for _ in range(L))), inputs=rows)
+    source = model_source(
+        "m",
+        dims={"B": 2, "d": 8, "L": 2},
+        model=lambda d, L: nn.Sequential(*(mlp(d, d) for _ in range(L))),
+        inputs=rows,
+    )
     asked = variant("megatron", accumulate=True)
     ledger = Ledger(graph_of(source, "m", "train", "cpu", asked=asked))
     n = ledger.formulas["params.total"]
@@ -150,12 +170,20 @@ def test_a_deep_models_peak_equals_a_real_step():
 
 def test_gradients_that_are_there_already_are_added_to():
     plain, more = under().formulas, under(accumulate=True).formulas
-    same = [key for key in plain if key.startswith(("params", "flops")) or key in ("bytes.saved", "bytes.grads", "bytes.optimizer")]
+    same = [
+        key
+        for key in plain
+        if key.startswith(("params", "flops")) or key in ("bytes.saved", "bytes.grads", "bytes.optimizer")
+    ]
     assert [key for key in same if plain[key] != more[key]] == []
     # each new gradient is read and added to the one before: two reads and a write more of all parameters
     assert sp.expand(more["bytes.read"] - plain["bytes.read"]) == parse(f"8*{P}")
     assert sp.expand(more["bytes.written"] - plain["bytes.written"]) == parse(f"4*{P}")
-    added = [p.node for p in under(accumulate=True).graph.ops if p.node.phase == "backward" and p.node.op == "aten.add_"]
+    added = [
+        p.node
+        for p in under(accumulate=True).graph.ops
+        if p.node.phase == "backward" and p.node.op == "aten.add_"
+    ]
     assert len(added) == 4 and {node.module for node in added} == {"0", "2"}
 
 
@@ -190,7 +218,11 @@ def test_the_command_line_names_the_recipe(capsys):
     assert cli.main(["derive", str(MLP), "--recipe", "mixed", "--dtype", "fp16", "--accumulate"]) == 0
     said = capsys.readouterr()
     assert "training step, recipe mixed, last of several micro-batches" in said.out.splitlines()[0]
-    assert [line.split("=")[1].strip() for line in said.out.splitlines() if line.startswith(("weights", "gradients", "of it"))] == ["2·N", "2·N", "4·N"]
+    assert [
+        line.split("=")[1].strip()
+        for line in said.out.splitlines()
+        if line.startswith(("weights", "gradients", "of it"))
+    ] == ["2·N", "2·N", "4·N"]
     assert "recipe mixed: low-precision weights" in said.err
     assert cli.main(["derive", "gpt2", "--recipe", "mixed"]) == 2
     assert "derive its model file with --recipe mixed" in capsys.readouterr().err

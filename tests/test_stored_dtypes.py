@@ -14,10 +14,20 @@ from symacct.tracing.hf import load_config
 from symacct.tracing.variation import of_stored, varied
 
 SMALL = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 80,
 }
-FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}  # as in DeepSeek-V3's config.json
+FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "weight_block_size": [128, 128],
+}  # as in DeepSeek-V3's config.json
 
 
 @pytest.fixture
@@ -48,14 +58,25 @@ def test_what_a_config_says_of_its_weights(stored, fields, said):
 
 def test_a_remark_says_so_unless_a_dtype_was_asked_for():
     (remark,) = of_stored("bfloat16", None, variant())
-    assert remark == "the config says that weights are stored in bfloat16, and the model is built in float32: --dtype bf16 derives these bytes"
+    assert remark == (
+        "the config says that weights are stored in bfloat16, and the model is built in float32: "
+        "--dtype bf16 derives these bytes"
+    )
     assert "--dtype" not in of_stored("bfloat16, quantized (fp8)", None, variant())[0]
     assert of_stored("bfloat16", None, variant("autocast"))
-    assert of_stored("", None, variant()) == of_stored("bfloat16", "fp32", variant()) == of_stored("bfloat16", None, variant("mixed")) == []
+    assert (
+        of_stored("", None, variant())
+        == of_stored("bfloat16", "fp32", variant())
+        == of_stored("bfloat16", None, variant("mixed"))
+        == []
+    )
 
 
 def test_the_model_is_built_as_is_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SMALL | {"torch_dtype": "bfloat16"}))
     source = load_config(tmp_path)
-    built = {dtype: {str(p.dtype) for p in varied(source, variant(), dtype).model(source.dims).parameters()} for dtype in (None, "bf16")}
+    built = {
+        dtype: {str(p.dtype) for p in varied(source, variant(), dtype).model(source.dims).parameters()}
+        for dtype in (None, "bf16")
+    }
     assert built == {None: {"torch.float32"}, "bf16": {"torch.bfloat16"}}

@@ -1,4 +1,4 @@
-"""Symbolic widths: at numbers they give what a model derived in that dtype gives; tensors of 8 bits count as they are."""
+"""Symbolic widths: at numbers they are those of the dtype. Tensors of 8 bits count as they are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Net(nn.Module):
     def __init__(self, V, L, d):
         super().__init__()
         self.table, self.head = nn.Embedding(V, d), nn.Linear(d, V)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(d), nn.Linear(d, d), nn.Dropout(0.1)) for _ in range(L))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(d), nn.Linear(d, d), nn.Dropout(0.1)) for _ in range(L)
+        )
         self.register_buffer("scale", torch.ones(d))
 
     def forward(self, ids):
@@ -41,8 +43,11 @@ class Net(nn.Module):
 @cache
 def net(**options):
     return derived(
-        Net, lambda B, T, V: torch.randint(V, (B, T)), {"B": 2, "T": 6, "V": 20, "L": 2, "d": 8},
-        loss=lambda output, inputs: F.cross_entropy(output.flatten(0, 1), inputs.flatten()), **options,
+        Net,
+        lambda B, T, V: torch.randint(V, (B, T)),
+        {"B": 2, "T": 6, "V": 20, "L": 2, "d": 8},
+        loss=lambda output, inputs: F.cross_entropy(output.flatten(0, 1), inputs.flatten()),
+        **options,
     )
 
 
@@ -64,13 +69,17 @@ def test_at_a_width_they_are_those_of_the_dtype(symbolic, number):
         mine = symbolic.formulas[key]
         if key != "bytes.peak":
             assert mine.xreplace(widths(number)).expand() == formula, key
-    for sizes in ({"B": 3, "T": 7, "V": 30, "L": 4, "d": 12}, {"B": 1, "T": 2, "V": 3, "L": 9, "d": 40}, {"B": 50, "T": 9, "V": 11, "L": 2, "d": 5}):
+    for sizes in (
+        {"B": 3, "T": 7, "V": 30, "L": 4, "d": 12},
+        {"B": 1, "T": 2, "V": 3, "L": 9, "d": 40},
+        {"B": 50, "T": 9, "V": 11, "L": 2, "d": 5},
+    ):
         mine = symbolic.at(**sizes, w_p=number, w_g=number, w_o=number, w_a=number)
         assert mine == dtype.at(**sizes)
 
 
 def test_what_has_a_width_of_its_own_keeps_it(symbolic):
-    """By hand: masks of one byte and statistics of 2·4 a row in each block, ids of 8, a sum of weights of the loss."""
+    """By hand: masks of one byte and statistics of 2·4 a row in each block, ids of 8."""
     found = symbolic.formulas
     params = "(2*V*d + V + L*(d**2 + 3*d))"
     assert found["bytes.params"] == parse(f"w_p*{params}") and found["bytes.grads"] == parse(f"w_g*{params}")
@@ -108,22 +117,40 @@ def test_a_model_that_casts_has_widths_below_four():
         made.at(**numbers, w_p=2, w_a=4)
 
 
+def _empty():
+    return {}
+
+
 class Cached(nn.Linear):
     def forward(self, x, cache):
-        cache["k"] = torch.cat([cache["k"], self.weight.new_ones(x.shape) * x], 1) if cache else x * self.weight.sum()
+        cache["k"] = (
+            torch.cat([cache["k"], self.weight.new_ones(x.shape) * x], 1) if cache else x * self.weight.sum()
+        )
         return cache["k"]
 
 
 def test_a_cache_has_the_width_of_activations():
-    source = model_source("m", dims={"B": 2, "T": 5, "d": 8}, model=lambda d: Cached(d, d), inputs=lambda B, T, d: torch.ones(B, T, d), cache=lambda: {})
+    source = model_source(
+        "m",
+        dims={"B": 2, "T": 5, "d": 8},
+        model=lambda d: Cached(d, d),
+        inputs=lambda B, T, d: torch.ones(B, T, d),
+        cache=_empty,
+    )
     found = Ledger(graph_of(source, "m", "decode", "cuda", asked=variant(widths="symbolic")))
     assert found.formulas["bytes.kv_cache"] == parse("w_a*B*(T + 1)*d")
 
 
 def test_they_are_written_by_width(capsys, tmp_path):
     path = tmp_path / "net.py"
-    path.write_text("import torch\ndims = {'B': 2, 'd': 8}\ndef model(d): return torch.nn.Linear(d, d)\ndef inputs(B, d): return torch.ones(B, d)\n")
-    assert cli.main(["derive", str(path), "--widths", "symbolic", "--at", "B=3,d=10,w_p=2,w_g=2,w_o=4,w_a=2"]) == 0
+    path.write_text(
+        "import torch\ndims = {'B': 2, 'd': 8}\ndef model(d): return torch.nn.Linear(d, d)\ndef inputs(B, "
+        "d): return torch.ones(B, d)\n"
+    )
+    assert (
+        cli.main(["derive", str(path), "--widths", "symbolic", "--at", "B=3,d=10,w_p=2,w_g=2,w_o=4,w_a=2"])
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert "symbolic widths" in lines[0]
     found = {line[:22].strip(): " ".join(line[22:].split()) for line in lines}
@@ -134,7 +161,12 @@ def test_they_are_written_by_width(capsys, tmp_path):
 
 def test_a_size_of_that_name_is_refused():
     with pytest.raises(ModelFileError, match="the size w_a has the name of a symbolic width"):
-        derived(lambda w_a: nn.Linear(w_a, w_a), lambda B, w_a: torch.ones(B, w_a), {"B": 2, "w_a": 8}, widths="symbolic")
+        derived(
+            lambda w_a: nn.Linear(w_a, w_a),
+            lambda B, w_a: torch.ones(B, w_a),
+            {"B": 2, "w_a": 8},
+            widths="symbolic",
+        )
     with pytest.raises(ModelFileError, match="leave out --dtype fp32"):
         derived(widths="symbolic", dtype="fp32")
 
@@ -158,7 +190,7 @@ class Stored(nn.Module):
 
 @pytest.mark.parametrize("name", EIGHT)
 def test_weights_stored_in_8_bits_are_cast_to_be_used(name):
-    """One byte a weight; its cast is a node that reads one and writes four, and nothing of it outlives the product."""
+    """One byte a weight; its cast is a node that reads one and writes four, and dies with the product."""
     found = derived(lambda d, f: Stored(d, f, EIGHT[name]), rows)
     assert found.formulas["bytes.params"] == parse("d*f + 4*f")
     assert found.formulas["bytes.optimizer"] == parse("2*4*f + 4")
@@ -181,14 +213,18 @@ class Scaled(nn.Module):
         x = x.to(self.weight.dtype)
         if self.weight.dtype == torch.int8:
             return torch._int_mm(x, self.weight.t())
-        return torch._scaled_mm(x, self.weight.t(), scale_a=self.one, scale_b=self.one, out_dtype=torch.bfloat16)
+        return torch._scaled_mm(
+            x, self.weight.t(), scale_a=self.one, scale_b=self.one, out_dtype=torch.bfloat16
+        )
 
 
 @pytest.mark.parametrize(("name", "result"), [("e4m3", 2), ("int8", 4)])
 def test_products_of_8_bits(name, result):
     found = derived(
-        lambda d, f: Scaled(d, f, EIGHT[name]), lambda B, d: torch.zeros(B, d, dtype=torch.bfloat16),
-        {"B": 32, "d": 48, "f": 64}, mode="forward",
+        lambda d, f: Scaled(d, f, EIGHT[name]),
+        lambda B, d: torch.zeros(B, d, dtype=torch.bfloat16),
+        {"B": 32, "d": 48, "f": 64},
+        mode="forward",
     )
     assert found.formulas["flops.forward"] == parse("2*B*d*f")
     assert found.formulas["bytes.params"] == parse("d*f")

@@ -181,7 +181,7 @@ def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[
 
 
 def _written(answer: Answer, expr: Expr) -> str:
-    """A formula as text; where widths are symbols, one sum for each of them, in terms of N where it is a multiple."""
+    """A formula as text; where widths are symbols, one sum for each of them, as a multiple of N if it is one."""
     if expr.has(sp.Min) and answer.formulas.get("bytes.optimizer", expr).has(sp.Min):
         return _eight_bit(answer, expr)
     widths = [symbol(name) for name in SYMBOLIC if symbol(name) in expr.free_symbols]
@@ -204,10 +204,12 @@ def _eight_bit(answer: Answer, expr: Expr) -> str:
     state = sp.expand(whole - masters)
     if expr == whole:
         before = "masters + S₈" if masters != 0 else "S₈"
-        return f"{before}, of each tensor of n elements 2·n + 8·⌈n/{BLOCK}⌉ if n >= {grouped(LEAST)}, else 8·n"
+        rule = f"2·n + 8·⌈n/{BLOCK}⌉ if n >= {grouped(LEAST)}, else 8·n"
+        return f"{before}, of each tensor of n elements {rule}"
     mark = next(part for part in sp.Add.make_args(state) if part.has(sp.Min))
     coeff, body = mark.as_coeff_Mul()
-    times = next((p.as_coeff_Mul()[0] / coeff for p in sp.Add.make_args(expr) if p.as_coeff_Mul()[1] == body), sp.Integer(0))
+    parts = (part.as_coeff_Mul() for part in sp.Add.make_args(expr))
+    times = next((mine / coeff for mine, same in parts if same == body), sp.Integer(0))
     rest = sp.expand(expr - times * state)
     if rest.has(sp.Min):
         return text(answer.terms(expr))

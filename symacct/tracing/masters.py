@@ -1,8 +1,8 @@
 """Steps in two precisions: the user's optimizer on float32 copies, real hooks, real casts.
 
-    masters    float32 copies of the parameters, which the user's optimizer is made for and steps; the wrapper hands
-               it the gradients in float32 and copies the stepped values back
-    buffers    float32 gradients, filled by a hook that autograd calls when a parameter's gradient is complete
+masters    float32 copies of the parameters, which the user's optimizer is made for and steps; the wrapper
+           hands it the gradients in float32 and copies the stepped values back
+buffers    float32 gradients, filled by a hook that autograd calls when a parameter's gradient is complete
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def casting(source: ModelSource, device: str) -> Iterator[None]:
 
 
 class MasterWeights:
-    """An optimizer of float32 copies of parameters. `buffers` are the float32 gradients that outlive a backward.
+    """An optimizer of float32 copies of parameters; `buffers` are float32 gradients that outlive a backward.
 
     Parameters that are float32 themselves are stepped as they are.
     """
@@ -69,7 +69,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step on the copies, whose float32 gradients live through it, and their values back in low precision."""
+        """One step on the copies, whose float32 gradients live through it, and their values copied back."""
         own = {}
         for p in self.stepped:
             wide = self.buffers.get(id(p))

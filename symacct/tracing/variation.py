@@ -20,21 +20,34 @@ from symacct.widths import symbolic
 
 
 def graph_of(
-    source: ModelSource, target: str, mode: str, device: str, dtype: str | None = None, checkpoint: str | None = None, asked: Variant | None = None
+    source: ModelSource,
+    target: str,
+    mode: str,
+    device: str,
+    dtype: str | None = None,
+    checkpoint: str | None = None,
+    asked: Variant | None = None,
 ) -> Graph:
-    """The graph of a variant of a source; the graph says which. Raises what tracing raises, and ModelFileError where
-    what is asked contradicts itself."""
+    """The graph of a variant of a source; the graph says which.
+
+    Raises what tracing raises, and ModelFileError where what is asked contradicts itself.
+    """
     asked = asked or Variant()
     if asked.optimizer:
         source = replace(source, optimizer=_named(asked.optimizer))
     if asked.trains and mode != "train":
-        raise ModelFileError(f"{target}: {asked.text} says how to train, and mode {mode} does not; leave it out, or derive --mode train")
+        raise ModelFileError(
+            f"{target}: {asked.text} says how to train, and mode {mode} does not; leave it out, or derive "
+            "--mode train"
+        )
 
     def traced(now: str | None) -> Graph:
         return Builder(varied(source, asked, now, checkpoint), mode, device).graph(target)
 
     if asked.symbolic and dtype == "fp32":
-        raise ModelFileError(f"{target}: widths stay symbols of a model converted to bf16 or fp16; leave out --dtype fp32")
+        raise ModelFileError(
+            f"{target}: widths stay symbols of a model converted to bf16 or fp16; leave out --dtype fp32"
+        )
     if asked.symbolic:
         low = dtype or "bf16"
         graph = symbolic(traced(low), str(DTYPES[low]).removeprefix("torch."), traced("fp32"))
@@ -42,14 +55,16 @@ def graph_of(
         graph = traced(dtype)
     if asked.optimizer in EIGHT_BIT:
         graph = eight_bit(graph)
-    said = [f"recipe {asked.recipe.name}: {asked.recipe.meaning} ({asked.recipe.source})"] if asked.recipe else []
-    said += of_stored(source.stored, dtype, asked)
+    said = of_stored(source.stored, dtype, asked)
+    if asked.recipe:
+        said.append(f"recipe {asked.recipe.name}: {asked.recipe.meaning} ({asked.recipe.source})")
     return replace(graph, variant=asked.text, remarks=(*graph.remarks, *said))
 
 
 def of_stored(stored: str, dtype: str | None, asked: Variant) -> list[str]:
-    """A remark where a config says that weights are stored otherwise than the model is built, and nothing else was asked for."""
-    if not stored or dtype is not None or asked.symbolic or (asked.recipe is not None and not asked.recipe.casting):
+    """A remark where a config stores weights otherwise than they are built, and no dtype was asked for."""
+    converted = asked.symbolic or (asked.recipe is not None and not asked.recipe.casting)
+    if not stored or dtype is not None or converted:
         return []
     half = next((name for name, kind in DTYPES.items() if stored == str(kind).removeprefix("torch.")), "")
     more = f": --dtype {half} derives these bytes" if half and asked.recipe is None else ""
@@ -57,26 +72,37 @@ def of_stored(stored: str, dtype: str | None, asked: Variant) -> list[str]:
 
 
 def _named(name: str) -> Made:
-    """An optimizer of torch.optim by its name in lower case; the 8-bit ones as the fused step that they replace."""
+    """An optimizer of torch.optim by its name in lower case; of an 8-bit one the fused step in its place."""
     kinds = {kind.lower(): made for kind, made in vars(torch.optim).items() if isinstance(made, type)}
     if name in EIGHT_BIT:
         return lambda parameters: kinds[name.removesuffix("8bit")](parameters, fused=True)
     return kinds[name]
 
 
-def varied(source: ModelSource, asked: Variant, dtype: str | None = None, recompute: str | None = None) -> ModelSource:
-    """The source as a variant of it is traced. Raises ModelFileError where the options contradict each other."""
+def varied(
+    source: ModelSource, asked: Variant, dtype: str | None = None, recompute: str | None = None
+) -> ModelSource:
+    """The source as a variant of it is traced. Raises ModelFileError where options contradict each other."""
     recipe = asked.recipe
     if recipe is None:
         return replace(prepared(source, dtype, recompute), accumulated=asked.accumulated)
     low = known(dtype) or "bf16"
     if low == "fp32":
-        raise ModelFileError(f"{source.name}: recipe {recipe.name} trains in two precisions; leave out --dtype fp32, or name the low one")
+        raise ModelFileError(
+            f"{source.name}: recipe {recipe.name} trains in two precisions; leave out --dtype fp32, or name "
+            "the low one"
+        )
     made = prepared(source, None if recipe.casting else low, recompute)
     if recipe.casting:
         return replace(made, autocast=DTYPES.get(low), accumulated=asked.accumulated)
-    return replace(made, optimizer=_with_masters(source.name, source.optimizer or torch.optim.AdamW, recipe), accumulated=asked.accumulated)
+    return replace(
+        made,
+        optimizer=_with_masters(source.name, source.optimizer or torch.optim.AdamW, recipe),
+        accumulated=asked.accumulated,
+    )
 
 
 def _with_masters(name: str, make: Made, recipe: Recipe) -> Made:
-    return lambda parameters: MasterWeights(lambda copies: checked(name, make(copies)), list(parameters), recipe.gradients)
+    return lambda parameters: MasterWeights(
+        lambda copies: checked(name, make(copies)), list(parameters), recipe.gradients
+    )
