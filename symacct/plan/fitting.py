@@ -163,7 +163,7 @@ def solve(
     at = found.binding
     form = wanted.forms[at] if at is not None and at < len(forms) else None
     condition = extra[at - len(forms)][1].short if at is not None and at >= len(forms) else ""
-    stop = {**sizes, size: found.next if found.next is not None else found.number}
+    stop = {**sizes, size: found.next or found.number or found.smallest}
     return Solution(
         found,
         form,

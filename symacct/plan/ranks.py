@@ -50,7 +50,7 @@ def demand_of(rank: Rank, under: Under, stage: str = "") -> Demand:
     follow no rule, one from below.
     """
     cached = cache_bytes(rank.graph)
-    extra = {"KV cache": under(cached)} if cached is not None else {}
+    extra: dict[str, Expr] = {"KV cache": under(cached)} if cached is not None else {}
     kinds = {share.stage.name: {**_kinds(share, under), **extra} for share in rank.shares}
     shown = kinds.get(stage) or next(iter(kinds.values()))
     if all(share.peak for share in rank.shares):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import sympy as sp
 
@@ -130,7 +131,7 @@ class _Problem:
             )
         return None
 
-    def solved(self, smallest: int, number: int | None, **more: object) -> Solved:
+    def solved(self, smallest: int, number: int | None, **more: Any) -> Solved:
         """The answer with what stops the next size."""
         stop = smallest if number is None else self.after(number)
         over = self.over(stop if stop is not None else (number or 0) + 1)

@@ -4,7 +4,7 @@ would change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 
 import sympy as sp
@@ -228,7 +228,7 @@ def remedies(plan: Plan, answer: Answer) -> Grid:
     return Grid(columns, tuple(row for remedy in plan.remedies for row in _remedy(plan, remedy, answer)))
 
 
-def _remedy(plan: Plan, remedy: Remedy, answer: Answer) -> Iterator[Sequence[str]]:
+def _remedy(plan: Plan, remedy: Remedy, answer: Answer) -> Iterator[tuple[str, ...]]:
     formula = (
         f"{remedy.kind} = {written(remedy.becomes, answer)}" if remedy.becomes is not None else remedy.how
     )

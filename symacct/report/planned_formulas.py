@@ -24,7 +24,7 @@ def written(expr: Expr, answer: Answer) -> str:
     >>> from symacct.targets import graph_of
     >>> asked = answer(Ledger(graph_of("mlp")))
     >>> written(asked.formulas["params.total"] * 12 / symbol("dp") + 4 * symbol("B"), asked)
-    '4·B + 12·N/dp'
+    '12·N/dp + 4·B'
     """
     own = set(answer.ledger.graph.symbols)
     groups: dict[Expr, list[Expr]] = {}
@@ -33,7 +33,7 @@ def written(expr: Expr, answer: Answer) -> str:
             *(base**-power for base, power in term.as_powers_dict().items() if _divides(base, power, own))
         )
         groups.setdefault(divisor, []).append(term * divisor)
-    parts = []
+    parts: list[str] = []
     for divisor in sorted(groups, key=lambda d: _order(d, groups[d])):
         total = sp.Add(*groups[divisor])
         sign = "-" if _falls(total) else "+"
@@ -93,7 +93,7 @@ def bracketed(formula: str) -> str:
     depth, inner = 0, False
     for at, character in enumerate(formula):
         depth += (character in "(⌊⌈") - (character in ")⌋⌉")
-        inner = inner or (depth == 0 and formula[at : at + 3] in (" + ", " - "))
+        inner = inner or bool(depth == 0 and formula[at : at + 3] in (" + ", " - "))
     return f"({formula})" if inner else formula
 
 
