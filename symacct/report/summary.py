@@ -158,13 +158,14 @@ def _bytes(answer: Answer) -> Iterator[Total]:
 
 
 def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
-    """The peak: of many places that may hold it, the one that does at these sizes; without sizes, how many there are."""
+    """The peak: of many places that may hold it, the one that does at these sizes; without sizes, how many."""
     places = peak.args if isinstance(peak, sp.Max) else (peak,)
     if len(places) == 1:
         yield _total(answer, label, "", peak, size)
         return
-    numbers = [answer.number(live) for live in places] if answer.sizes else [None]
-    if any(number is None for number in numbers):
+    found = [answer.number(live) for live in places] if answer.sizes else []
+    numbers = [number for number in found if number is not None]
+    if len(numbers) < len(places):
         yield Total(label, f"= the largest of {len(places)} forms, one for each place where it may lie")
         return
     largest = places[max(range(len(places)), key=lambda k: numbers[k])]
@@ -181,8 +182,9 @@ def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[
 
 
 def _written(answer: Answer, expr: Expr) -> str:
-    """A formula as text; where widths are symbols, one sum for each of them, as a multiple of N if it is one."""
-    if expr.has(sp.Min) and answer.formulas.get("bytes.optimizer", expr).has(sp.Min):
+    """A formula as text; where widths are symbols, a sum for each of them, as a multiple of N if it is one."""
+    state = answer.formulas.get("bytes.optimizer")
+    if state is not None and state.has(sp.Min) and expr.has(sp.Min):
         return _eight_bit(answer, expr)
     widths = [symbol(name) for name in SYMBOLIC if symbol(name) in expr.free_symbols]
     whole = answer.formulas["params.total"] if "N" not in answer.ledger.graph.symbols else sp.Integer(0)
