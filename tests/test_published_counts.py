@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import published_language_models as gpt
 import published_variants as other
@@ -181,6 +182,23 @@ def test_adamw_accountings_16_bytes_a_parameter():
     assert activations == 15_517_753_344
 
 
+# pytorch/torchtitan, utils: 6·(parameters - embedding) + 6·L·H·(query and value widths)·T a token;
+# mosaicml/llm-foundry, scripts/train/benchmarking: (3·2·N·s + 3·L·4·d·s²) a sequence.
+
+
+def test_torchtitans_estimate_counts_the_norms_in_products():
+    claim = "flops.step / D = 6*(params.total - params.embedding) + 6 L h (d_h + d_h) T"
+    found = stored("llama").check(claim)
+    assert (found.verdict, found.difference) == ("leading-order", -12 * L * d - 6 * d)
+    assert {term.module for term in found.terms} == {"blocks.*.norm1", "blocks.*.norm2", "norm"}
+
+
+def test_llm_foundrys_estimate():
+    found = stored("gpt2").check("C = B(3*2*N*T + 3*L*4*d*T^2)")
+    assert found.verdict == "equal-under"
+    assert found.conditions[0].startswith("N = parameters used in products")
+
+
 # NVIDIA/Megatron-LM, training.py, num_floating_point_operations (at d98e8a64): three times the
 # forward, a causal core halved, logits included; executed for one sequence.
 
@@ -308,3 +326,26 @@ def test_kipplys_forward_leaves_out_attention_and_the_head():
     assert found.verdict == "leading-order"
     assert same(found.difference, 4 * B * L * (T + 1) * d + 2 * B * V * d)
     assert "head" in {term.module for term in found.terms}
+
+
+# DeepSeek-V2 (2024), table 1: elements cached a token, (d_c + d_r)·l, about 9/2·d_h·l where d_c =
+# 4·d_h, d_r = d_h/2.
+
+LATENT = {"L": 60, "h": 128, "d_h": 128, "d_c": 512, "d_r": 64}
+
+
+@cache
+def latent():
+    return symacct.derive(str(Path(__file__).parents[1] / "examples" / "deepseek_mla.py"), mode="prefill")
+
+
+def test_latent_attentions_cache():
+    ledger = latent()
+    elements = "bytes.kv_cache / (4 B T)"
+    assert ledger.check(f"{elements} = (d_c + d_r) L").verdict == "equal"
+    given = ["d_c = 4*d_h", "d_h = 2*d_r"]
+    assert ledger.check(f"{elements} = 9/2 d_h L", given).verdict == "equal-under"
+    assert number(ledger.formulas["bytes.kv_cache"] / 4, B=1, T=1, **LATENT) == 34_560
+    all_heads = ledger.check(f"{elements} = 2 h d_h L")  # what multi-head attention caches
+    assert (all_heads.verdict, {term.module for term in all_heads.terms}) == ("refuted", {"cache.*"})
+    assert number(all_heads.read_as, **LATENT) == 2 * 128 * 128 * 60

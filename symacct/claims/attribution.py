@@ -123,7 +123,8 @@ class Attribution:
         if least > _NEAR:
             return [], ""
         best = [rank for rank in ranked if rank[0] == least]
-        return [(part, number) for _, part, _, number in best], _spelled(sp.Integer(1), best[0][2])
+        found = {part: number for _, part, _, number in reversed(best)}
+        return list(reversed(found.items())), _spelled(sp.Integer(1), best[0][2])
 
 
 def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Part, Expr]]:

@@ -90,8 +90,8 @@ class Setting:
         return self.memory[case]
 
     def explicit(self, case: Case) -> Expr:
-        """What the claim says without its N: terms that it wrote out."""
-        zero = {stand: sp.Integer(0) for stand in self.claim.counts}
+        """What the claim says without its N, or the parameters in its place: terms that it wrote out."""
+        zero = {stand: sp.Integer(0) for stand in (*self.claim.counts, *self.claim.counted)}
         return self.under(
             self.claim.side(self.claim.right.xreplace(zero), case.ledger.formulas, self.counts, case.choice),
             case.supposed,

@@ -268,7 +268,8 @@ def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> 
         if numbers and here.is_Rational
         else ""
     )
-    enough = _from_a_size_on(slack, size) if sign > 0 and len(rests) > 1 else ""
+    ranked = sorted(slack.free_symbols, key=lambda s: (s is not size, s.name))
+    enough = next(filter(None, (_from_a_size_on(slack, s) for s in ranked)), "") if len(rests) > 1 else ""
     return len(rests) == 1, f"{size.name} {mark} {text}{said}" + (f" ({enough})" if enough else "")
 
 

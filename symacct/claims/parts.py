@@ -9,7 +9,7 @@ import sympy as sp
 
 from symacct.account import Ledger, add, saved_bytes
 from symacct.claims.counted import idle_parameters
-from symacct.graph import Placed, Tensor, total_over
+from symacct.graph import MASTER, Placed, Tensor, total_over
 from symacct.rules import find
 from symacct.symbols import symbol
 
@@ -26,6 +26,7 @@ _SOURCES = {
     "bytes.params": "parameter",
     "bytes.grads": "gradient",
     "bytes.optimizer": "state",
+    "bytes.master": "state",
 }
 
 
@@ -70,6 +71,8 @@ def _single(ledger: Ledger, key: str) -> Iterator[Part]:
                 yield from (_tensor(place, out, True) for out in place.node.outputs)
     elif (kind := _SOURCES.get(key, _SOURCES.get(key.partition(".")[0], ""))) and key != "params.embedding":
         for place in ledger.graph.sources(kind):
+            if key == "bytes.master" and MASTER not in place.node.notes:
+                continue
             for out in place.node.outputs:
                 part = _tensor(place, out, key.startswith("bytes"))
                 yield replace(part, value=part.value * _share(place, out)) if key == "params.active" else part

@@ -36,6 +36,12 @@ class Claim:
         return side.xreplace(known)
 
     @property
+    def counted(self) -> tuple[sp.Symbol, ...]:
+        """Stand-ins for parameter counts that the right side names by their formula keys."""
+        right = self.right.free_symbols - self.left.free_symbols
+        return tuple(s for s, key in self.keys.items() if key.startswith("params.") and s in right)
+
+    @property
     def speaks_of_n(self) -> bool:
         """Whether the convention decides what the claim's N is."""
         return "" in self.counts.values()
