@@ -1,12 +1,13 @@
 """Copies that a model's code could have avoided, by four stated rules. No torch.
 
-- *repeated*: a copy of an expanded tensor (repeat_interleave, repeat, expand and reshape): each element is written
-  several times. Where it leads into an attention product, these are keys or values of shared heads: a kernel that
-  takes grouped heads (`enable_gqa=True`) or a product that broadcasts reads them as they are.
-- *layout*: the same elements in another order, for contiguous() or a reshape that is no view, or because a product of
-  transposed operands asks for it. A kernel that reads strides needs no copy.
+- *repeated*: a copy of an expanded tensor (repeat_interleave, repeat, expand and reshape): each element is
+  written several times. Where it leads into an attention product, these are keys or values of shared heads: a
+  kernel that takes grouped heads (`enable_gqa=True`) or a product that broadcasts reads them as they are.
+- *layout*: the same elements in another order, for contiguous() or a reshape that is no view, or because a
+  product of transposed operands asks for it. A kernel that reads strides needs no copy.
 - *clone*: the same elements in the same order, asked for by clone().
-- *round trip*: a cast back to the dtype that the same elements had before a cast, with views alone in between.
+- *round trip*: a cast back to the dtype that the same elements had before a cast, with views alone in
+  between.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _PRODUCTS = ("aten.bmm", "aten.baddbmm", "aten._scaled_dot_product", "aten.matmu
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One avoidable copy: the rule that it falls under, how to avoid it, the bytes that it moves, and those that it
-    keeps for backward, over all repetitions."""
+    """One avoidable copy: the rule that it falls under, how to avoid it, the bytes that it moves, and those
+    that it keeps for backward, over all repetitions."""
 
     entry: Entry
     rule: str
@@ -78,8 +79,14 @@ class _Chains:
         if self._repeats(ref, node.outputs[0]):
             return "repeated", self._of_repeated(node.outputs[0])
         if any(name == "memory_format" and value is not None for name, value in node.arguments):
-            return "layout", "the same elements in another order; a kernel that reads strides, or another order of the dimensions before, needs none"
-        return "clone", "the same elements in the same order; leave it out where nothing writes into either in place"
+            return (
+                "layout",
+                "the same elements in another order; a kernel that reads strides needs none",
+            )
+        return (
+            "clone",
+            "the same elements in the same order; leave it out where nothing writes into either in place",
+        )
 
     def _above(self, value: str) -> Iterator[Placed]:
         """The views that a value is the last of, innermost first, and then the node that made the storage."""
@@ -103,8 +110,13 @@ class _Chains:
 
     def _of_repeated(self, out: Tensor) -> str:
         if any(place.node.op.startswith(_PRODUCTS) for place in self._below(out.value)):
-            return "shared heads, written once for each head that reads them; enable_gqa=True, or a product that broadcasts, reads them as they are"
-        return "an expanded tensor, each element written several times; an op that broadcasts reads it as it is"
+            return (
+                "shared heads, written once for each reader; enable_gqa=True or a broadcast product reads "
+                "them as they are"
+            )
+        return (
+            "an expanded tensor, each element written several times; an op that broadcasts needs no copy"
+        )
 
     def _below(self, value: str) -> Iterator[Placed]:
         """What reads a value or a view of it, copies looked through."""
@@ -112,7 +124,10 @@ class _Chains:
         while todo:
             for place in self.users.get(todo.pop(), ()):
                 yield place
-                view = any(out.storage != out.value for out in place.node.outputs) or place.node.op in (*_COPIES, "aten.mul")
+                view = any(out.storage != out.value for out in place.node.outputs) or place.node.op in (
+                    *_COPIES,
+                    "aten.mul",
+                )
                 for out in place.node.outputs if view else ():
                     if out.value not in met:
                         met.add(out.value)

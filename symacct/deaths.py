@@ -1,8 +1,9 @@
 """Where storages die, as rules: read off located runs, and true of every one of them.
 
-A storage dies after the last record that it lives through. For the repetitions of its birth that is one node of the
-folded step, in an iteration that is affine in the birth's: the same one, some later, counted from the end (as what
-backward frees), or a fixed one. The first and the last few repetitions may have rules of their own.
+A storage dies after the last record that it lives through. For the repetitions of its birth that is one node
+of the folded step, in an iteration that is affine in the birth's: the same one, some later, counted from the
+end (as what backward frees), or a fixed one. The first and the last few repetitions may have rules of their
+own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Span = tuple[Expr, Expr]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One repetition of a birth: its iteration and how often each loop around it runs, and the death, None for none."""
+    """One repetition of a birth: its iteration and how often each loop around it runs, and the death, None
+    for none."""
 
     run: int
     iteration: tuple[int, ...]
@@ -34,15 +36,20 @@ class _Seen:
     died: tuple[Position, tuple[int, ...]] | None
 
 
-def deaths(runs: Sequence[Run], names: Mapping[Position, str], tensors: Mapping[str, Tensor]) -> dict[str, tuple[Death, ...]]:
-    """The rules of each storage that dies, by the value that it was made for; what is not here lives to the end.
+def deaths(
+    runs: Sequence[Run], names: Mapping[Position, str], tensors: Mapping[str, Tensor]
+) -> dict[str, tuple[Death, ...]]:
+    """The rules of each storage that dies, by the value that it was made for; what is not here lives to the
+    end.
 
     Raises TraceError where a storage's deaths follow no rule.
     """
     seen: dict[tuple[Position, int], list[_Seen]] = {}
     for number, run in enumerate(runs):
         for (position, iteration, output), died in _observed(run, names, tensors):
-            seen.setdefault((position, output), []).append(_Seen(number, iteration, _counts(run, position), died))
+            seen.setdefault((position, output), []).append(
+                _Seen(number, iteration, _counts(run, position), died)
+            )
     found = {}
     for (position, output), rows in seen.items():
         if all(row.died is None for row in rows):
@@ -55,11 +62,16 @@ def deaths(runs: Sequence[Run], names: Mapping[Position, str], tensors: Mapping[
     return found
 
 
-def _observed(run: Run, names: Mapping[Position, str], tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[Position, tuple[int, ...], int], tuple[Position, tuple[int, ...]] | None]]:
-    """Each birth of a run, and where what was born dies. Several alike storages of one birth must die together."""
+def _observed(
+    run: Run, names: Mapping[Position, str], tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[tuple[Position, tuple[int, ...], int], tuple[Position, tuple[int, ...]] | None]]:
+    """Each birth of a run, and where what was born dies. Several alike storages of one birth must die
+    together."""
     records = run.trace.records
-    place = {id(record): (position, iteration) for position, rows in run.at.items() for iteration, record in rows}
-    ends = dict((storage, at) for at, storage in run.trace.deaths)
+    place = {
+        id(record): (position, iteration) for position, rows in run.at.items() for iteration, record in rows
+    }
+    ends = {storage: at for at, storage in run.trace.deaths}
     lasting = {out.storage for r in records if r.op in LASTING for out in r.outputs}
     lasting |= {run.values[v].storage for v in run.trace.outputs}
     born: dict[int, int] = {}
@@ -96,11 +108,16 @@ class _Fit:
             middle = (sp.Integer(first), sp.expand(count - 1 - last))
             parts: dict[Span, list[_Seen]] = {}
             for row in rows:
-                parts.setdefault(_span(row.iteration[axis], row.counts[axis], count, first, last), []).append(row)
+                parts.setdefault(_span(row.iteration[axis], row.counts[axis], count, first, last), []).append(
+                    row
+                )
             rest = parts.get(middle, ())
             if (first or last) and len({row.run for row in rest}) < min(2, len(self.runs)):
                 continue  # a rule for the middle that hardly any run shows
-            fitted = [self.rules(part, axis + 1, (*over, span)) for span, part in sorted(parts.items(), key=lambda p: p[0] == middle)]
+            fitted = [
+                self.rules(part, axis + 1, (*over, span))
+                for span, part in sorted(parts.items(), key=lambda p: p[0] == middle)
+            ]
             if all(part is not None for part in fitted):
                 return [rule for part in fitted for rule in part or ()]
         return None
@@ -122,8 +139,11 @@ class _Fit:
             at.append(found)
         return [Death(self.names[place], tuple(at), over)]
 
-    def _iteration(self, rows: list[_Seen], level: int, count: Expr, counts: Mapping[int, int]) -> Expr | None:
-        """The death's iteration of one loop, as an expression in the birth's iterations and the loop's count."""
+    def _iteration(
+        self, rows: list[_Seen], level: int, count: Expr, counts: Mapping[int, int]
+    ) -> Expr | None:
+        """The death's iteration of one loop, as an expression in the birth's iterations and the loop's count.
+        """
         width = len(rows[0].iteration)
         for axis in sorted(range(width), key=lambda k: k != level):
             index = symbol(f"i{axis + 1}")

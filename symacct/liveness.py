@@ -1,8 +1,9 @@
 """What is alive when: the storages of a step at each node, from where the graph says that they die. No torch.
 
-`lives` unfolds a step at given sizes. `timeline` gives, for every node and each corner of the loops around it (their
-first or last iteration), how many storages of each value live there, as expressions. Live bytes are affine in the
-iteration between the corners, so any peak is at one, whatever each storage weighs: on one device, or a share of it.
+`timeline` gives, for every node and each corner of the loops around it
+(their first or last iteration), how many storages of each value live there, as expressions. Live bytes are
+affine in the iteration between the corners, so any peak is at one, whatever each storage weighs: on one
+device, or a share of it.
 """
 
 from __future__ import annotations
@@ -17,25 +18,14 @@ import numpy as np
 import sympy as sp
 
 from symacct.domination import undominated
-from symacct.errors import GraphError, SizeError
-from symacct.graph import LASTING, Death, Graph, Item, Loop, Node, Placed, Tensor
+from symacct.errors import GraphError
+from symacct.graph import Graph, Placed, Tensor
 from symacct.symbols import symbol
+from symacct.unfolding import Life, Unfolded
 
 Expr = sp.Expr
 _FAR = 6  # repetitions from which on counts are affine: more than the exceptions at both ends of a loop
 _SEARCHED = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """Storages alike that one run of a node makes: their value, how many, that run's iteration, the first and the last
-    event (position in the unfolded step) of their life."""
-
-    value: str
-    times: int
-    iteration: tuple[int, ...]
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,84 +36,9 @@ class Moment:
     corner: tuple[int, ...]
 
 
-class Unfolded:
-    """A step at given sizes: its events in order, each a node and its iteration, and the lives of its storages."""
-
-    def __init__(self, graph: Graph, sizes: Mapping[str, int]) -> None:
-        if graph.deaths is None:
-            raise GraphError(f"{graph.target}: when each tensor dies is not known; {_why(graph)}")
-        self.graph = graph
-        self.numbers: dict[sp.Symbol, Expr] = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
-        self._counts: dict[Expr, int] = {}
-        self.events: list[tuple[Node, tuple[int, ...]]] = list(self._unfold(graph.items, ()))
-        self.index = {(node.name, iteration): number for number, (node, iteration) in enumerate(self.events)}
-
-    def _unfold(self, items: Sequence[Item], at: tuple[int, ...]) -> Iterator[tuple[Node, tuple[int, ...]]]:
-        for item in items:
-            if isinstance(item, Loop):
-                for iteration in range(self._number(item.count)):
-                    yield from self._unfold(item.items, (*at, iteration))
-            else:
-                yield item, at
-
-    def _number(self, expr: Expr, iteration: tuple[int, ...] = ()) -> int:
-        if not iteration and expr in self._counts:
-            return self._counts[expr]
-        here = self.numbers | {symbol(f"i{k + 1}"): sp.Integer(i) for k, i in enumerate(iteration)} if iteration else self.numbers
-        value = expr.xreplace(here)
-        if not value.is_Integer:
-            raise SizeError(f"{self.graph.target}: {expr} is {value} at these sizes")
-        if not iteration:
-            self._counts[expr] = int(value)
-        return int(value)
-
-    def lives(self) -> Iterator[Life]:
-        """Every storage from its birth to its death, both included."""
-        for number, (node, iteration) in enumerate(self.events):
-            for out in node.outputs:
-                if out.storage == out.value and out.value in self.graph.storages:
-                    start = 0 if node.op in LASTING else number
-                    yield Life(out.value, self._number(out.times, iteration), iteration, start, self._end(out.value, iteration))
-
-    def _end(self, value: str, iteration: tuple[int, ...]) -> int:
-        assert self.graph.deaths is not None
-        for rule in self.graph.deaths.get(value, ()):
-            if all(self._number(low) <= i <= self._number(high) for i, (low, high) in zip(iteration, rule.over, strict=True)):
-                return self._after(rule, iteration)
-        return len(self.events) - 1
-
-    def _after(self, rule: Death, iteration: tuple[int, ...]) -> int:
-        if not rule.after:
-            return len(self.events) - 1
-        place = (rule.after, tuple(self._number(i, iteration) if i.free_symbols else int(i) for i in rule.at))
-        if place not in self.index:
-            raise SizeError(f"{self.graph.target}: there is no run {place[1]} of {place[0]} at these sizes")
-        return self.index[place]
-
-    def bytes(self) -> list[int]:
-        """Live bytes at every event."""
-        change = [0] * (len(self.events) + 1)
-        for life in self.lives():
-            size = life.times * self._number(self.graph.storages[life.value], life.iteration)
-            change[life.start] += size
-            change[life.end + 1] -= size
-        return list(np.cumsum(np.array(change[:-1], dtype=object)))
-
-    def counts(self, columns: Mapping[str, int]) -> Any:
-        """How many storages of each value (by its column) live at every event; one row an event."""
-        change = np.zeros((len(self.events) + 1, len(columns)), dtype=np.int32)
-        for life in self.lives():
-            change[life.start, columns[life.value]] += life.times
-            change[life.end + 1, columns[life.value]] -= life.times
-        return np.cumsum(change, axis=0, dtype=np.int32)[:-1]
-
-
-def _why(graph: Graph) -> str:
-    return next((remark for remark in graph.remarks if "dies" in remark or "die" in remark.split()), "the graph stores no deaths")
-
-
 class Timeline:
-    """The composition of live storages at every moment of a step: counts by value, affine in each structural size."""
+    """The composition of live storages at every moment of a step: counts by value, affine in each structural
+    size."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -150,14 +65,21 @@ class Timeline:
         return {self.values[k]: self._count(rows[:, k]) for k in np.flatnonzero(rows.any(axis=0))}
 
     def _count(self, coefficients: Any) -> Expr:
-        terms = (sp.Rational(int(c), self._denominator) * sp.Mul(*(symbol(s) for s, p in zip(self.structural, power, strict=True) if p)) for c, power in zip(coefficients, self._powers, strict=True) if c)
+        terms = (
+            sp.Rational(int(c), self._denominator)
+            * sp.Mul(*(symbol(s) for s, p in zip(self.structural, power, strict=True) if p))
+            for c, power in zip(coefficients, self._powers, strict=True)
+            if c
+        )
         return sp.Add(*terms)
 
-    def candidates(self, weights: Mapping[str, Expr] | None = None, among: Callable[[Moment], bool] | None = None) -> tuple[tuple[Moment, Expr], ...]:
+    def candidates(
+        self, weights: Mapping[str, Expr] | None = None, among: Callable[[Moment], bool] | None = None
+    ) -> tuple[tuple[Moment, Expr], ...]:
         """The moments that may hold the peak, with the weight of what is alive there, undominated ones alone.
 
-        `weights` are bytes of one storage of each value, the graph's own unless given (a device's share, say).
-        `among` chooses the moments to look at.
+        `weights` are bytes of one storage of each value, the graph's own unless given (a device's share,
+        say). `among` chooses the moments to look at.
         """
         weights = self.graph.storages if weights is None else weights
         sizes = sorted({weights[value] for value in self.values}, key=sp.default_sort_key)
@@ -176,21 +98,36 @@ class Timeline:
             row = grouped[:, number, :]
             if row.tobytes() not in known:
                 known[row.tobytes()] = None
-                found.setdefault(sp.expand(sp.Add(*(self._count(row[:, k]) * sizes[k] for k in np.flatnonzero(row.any(axis=0))))), moment)
+                found.setdefault(
+                    sp.expand(
+                        sp.Add(*(self._count(row[:, k]) * sizes[k] for k in np.flatnonzero(row.any(axis=0))))
+                    ),
+                    moment,
+                )
         return tuple((found[live], live) for live in undominated([live for live in found if live != 0]))
 
     # Counts at some depths, and the affine expressions through them
 
     def _fit(self) -> tuple[list[Moment], Any]:
-        least, step = zip(*(self._repeating(name) for name in self.structural), strict=True) if self.structural else ((), ())
-        corners = {power: self._at({n: v + s * p for n, v, s, p in zip(self.structural, least, step, power, strict=True)}) for power in self._powers}
+        least, step = (
+            zip(*(self._repeating(name) for name in self.structural), strict=True)
+            if self.structural
+            else ((), ())
+        )
+        corners = {
+            power: self._at(
+                {n: v + s * p for n, v, s, p in zip(self.structural, least, step, power, strict=True)}
+            )
+            for power in self._powers
+        }
         moments = corners[self._powers[0]][0]
         self._denominator = int(np.prod(step)) if step else 1
         found = np.zeros((len(self._powers), len(moments), len(self.values)), dtype=np.int64)
         for power in self._powers:  # differences along each size, then back from (v - least) / step to v
             difference = sum(
                 (-1) ** (sum(power) - sum(lower)) * corners[lower][1].astype(np.int64)
-                for lower in self._powers if all(a <= b for a, b in zip(lower, power, strict=True))
+                for lower in self._powers
+                if all(a <= b for a, b in zip(lower, power, strict=True))
             )
             for target in self._powers:
                 if all(t <= p for t, p in zip(target, power, strict=True)):
@@ -202,21 +139,38 @@ class Timeline:
         return moments, found
 
     def _confirm(self, moments: list[Moment], found: Any, least: Sequence[int], step: Sequence[int]) -> None:
-        """Two steps further in every size, and one between: the expressions must give what is counted there."""
+        """Two steps further in every size, and one between: the expressions must give what is counted there.
+        """
         for far in ([2] * len(step), [3 if k == 0 else 1 for k in range(len(step))]):
             point = {n: v + s * k for n, v, s, k in zip(self.structural, least, step, far, strict=True)}
-            expected = sum(int(np.prod([point[n] ** p for n, p in zip(self.structural, power, strict=True)] or [1])) * rows for power, rows in zip(self._powers, found, strict=True))
+            expected = sum(
+                int(np.prod([point[n] ** p for n, p in zip(self.structural, power, strict=True)] or [1]))
+                * rows
+                for power, rows in zip(self._powers, found, strict=True)
+            )
             seen_moments, seen = self._at(point)
             if seen_moments != moments or (expected != self._denominator * seen.astype(np.int64)).any():
-                raise GraphError(f"{self.graph.target}: how many tensors live follows no rule in {', '.join(self.structural)}")
+                raise GraphError(
+                    f"{self.graph.target}: how many tensors live follows no rule in "
+                    f"{', '.join(self.structural)}"
+                )
 
     def _repeating(self, name: str) -> tuple[int, int]:
-        """A value of a structural size at which its loops repeat often enough, and the step to the next such value."""
+        """A value of a structural size at which its loops repeat often enough, and the step to the next such
+        value."""
         counts = {loop.count for p in self.graph.placed() for loop in p.loops if loop.size == name}
-        whole = [v for v in range(1, _SEARCHED) if all(_whole(count.xreplace({symbol(name): sp.Integer(v)})) for count in counts)]
-        often = [v for v in whole if all(count.xreplace({symbol(name): sp.Integer(v)}) >= _FAR for count in counts)]
+        whole = [
+            v
+            for v in range(1, _SEARCHED)
+            if all(_whole(count.xreplace({symbol(name): sp.Integer(v)})) for count in counts)
+        ]
+        often = [
+            v for v in whole if all(count.xreplace({symbol(name): sp.Integer(v)}) >= _FAR for count in counts)
+        ]
         if len(often) < 2:
-            raise GraphError(f"{self.graph.target}: no {name} up to {_SEARCHED} repeats its loops a whole number of times")
+            raise GraphError(
+                f"{self.graph.target}: no {name} up to {_SEARCHED} repeats its loops a whole number of times"
+            )
         return often[0], often[1] - often[0]
 
     def _at(self, point: Mapping[str, int]) -> tuple[list[Moment], Any]:
@@ -226,21 +180,42 @@ class Timeline:
         rows: list[int] = []
         for place in self.graph.placed():
             for corner in product((0, -1), repeat=len(place.loops)):
-                iteration = tuple(0 if end == 0 else unfolded._number(loop.count) - 1 for end, loop in zip(corner, place.loops, strict=True))
+                iteration = tuple(
+                    0 if end == 0 else unfolded._number(loop.count) - 1
+                    for end, loop in zip(corner, place.loops, strict=True)
+                )
                 moments.append(Moment(place.node.name, corner))
                 rows.append(unfolded.index[place.node.name, iteration])
         return moments, counts[rows]
 
 
-_BROUGHT = {"parameter": "parameters", "buffer": "buffers", "input": "inputs", "state": "optimizer state", "cache": "cache", "gradient": "gradients"}
+_BROUGHT = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "input": "inputs",
+    "state": "optimizer state",
+    "cache": "cache",
+    "gradient": "gradients",
+}
 _BEFORE = ("forward", "loss", "backward", "recompute")
-KINDS = ("parameters", "gradients", "optimizer state", "buffers", "cache", "inputs", "kept activations", "outputs", "temporaries")
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "buffers",
+    "cache",
+    "inputs",
+    "kept activations",
+    "outputs",
+    "temporaries",
+)
 
 
 def kinds(graph: Graph) -> dict[str, str]:
     """What each storage is (one of KINDS), by the value that it was made for.
 
-    What backward makes and nothing frees before the step ends is a gradient; what a forward pass makes so, an output.
+    What backward makes and nothing frees before the step ends is a gradient; what a forward pass makes so, an
+    output.
     """
     cached = {out.storage for p in graph.sources("cache") for out in p.node.outputs}
     found = {}
@@ -261,20 +236,29 @@ def _kind(graph: Graph, place: Placed, out: Tensor, cached: bool) -> str:
         return "gradients" if lasts else "temporaries"
     if out.value in (graph.kept or {}):
         return "kept activations"
-    return "outputs" if lasts and node.phase in ("forward", "loss") and graph.mode == "train" else "temporaries"
+    return (
+        "outputs" if lasts and node.phase in ("forward", "loss") and graph.mode == "train" else "temporaries"
+    )
 
 
 EARLY = "early"  # the note of a state that an optimizer makes before its first step
 
 
 def first_step(graph: Graph) -> tuple[tuple[str, Expr], ...]:
-    """The places that may hold the peak of the first step: until the optimizer runs, most of its state is not there."""
+    """The places that may hold the peak of the first step: until the optimizer runs, most of its state is not
+    there."""
     line = timeline(graph)
     phases = {p.node.name: p.node.phase for p in graph.placed()}
     late = {out.value for p in graph.sources("state") if EARLY not in p.node.notes for out in p.node.outputs}
     weights = {value: sp.Integer(0) if value in late else size for value, size in graph.storages.items()}
     before = line.candidates(weights, lambda moment: phases[moment.node] in _BEFORE)
-    found = {live: moment.node for moment, live in (*line.candidates(among=lambda moment: phases[moment.node] == "optimizer"), *before)}
+    found = {
+        live: moment.node
+        for moment, live in (
+            *line.candidates(among=lambda moment: phases[moment.node] == "optimizer"),
+            *before,
+        )
+    }
     return tuple((found[live], live) for live in undominated(found))
 
 

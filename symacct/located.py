@@ -11,7 +11,7 @@ import sympy as sp
 
 from symacct.folding import Item as Folded
 from symacct.folding import Leaf, leaves, locate
-from symacct.records import Record, Trace, Use, Value, loosened
+from symacct.records import Record, Trace, Use, Value, loosened, template
 from symacct.symbols import symbol
 
 PARTED = ("aten.unbind", "aten.split", "aten.chunk", "aten.unsafe_split")  # ops with as many outputs as there are parts
@@ -154,3 +154,18 @@ def item_text(items: Sequence[Folded], position: Position) -> str:
     """A leaf in words."""
     leaf = dict(leaves(items))[position]
     return f"{leaf.key[1]} in {leaf.key[2] or 'the model'}"
+
+
+def common(paths: set[str]) -> str:
+    """One path for all: with a star for each index in which they differ."""
+    if len(paths) == 1:
+        return next(iter(paths))
+    parted = [path.split(".") for path in sorted(paths)]
+    if len({len(path) for path in parted}) > 1:
+        return template(min(paths))
+    return ".".join(parts[0] if len(set(parts)) == 1 else loosened(parts[0]) for parts in zip(*parted, strict=True))
+
+
+def depends_on_iteration(size: sp.Expr) -> bool:
+    """Whether a size differs from one repetition to the next: loop indices alone may be zero."""
+    return any(not s.is_positive for s in size.free_symbols)

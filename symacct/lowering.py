@@ -14,6 +14,7 @@ from typing import Any
 import sympy as sp
 
 from symacct.domain import Domain
+from symacct.dtypes import width
 from symacct.errors import TraceError
 from symacct.folding import Item as Folded
 from symacct.folding import Repeat, leaves
@@ -25,13 +26,15 @@ from symacct.located import (
     Position,
     Run,
     argument_at,
+    common,
     count_of,
+    depends_on_iteration,
     first_of,
     item_text,
     numel,
     total_of,
 )
-from symacct.records import Record, Use, loosened, template
+from symacct.records import Record, Use, Value
 from symacct.symbols import symbol
 
 Expr = sp.Expr
@@ -95,12 +98,7 @@ class Lowering:
     def _path(self, position: Position, attribute: str) -> str:
         """A module path or name, with a star for each index in which the repetitions of the leaf differ."""
         found = {getattr(record, attribute) for run in (self.model, *self.concrete) for _, record in run.at.get(position, ())}
-        if len(found) == 1:
-            return found.pop()
-        paths = [path.split(".") for path in sorted(found)]
-        if len({len(path) for path in paths}) > 1:
-            return template(min(found))
-        return ".".join(parts[0] if len(set(parts)) == 1 else loosened(parts[0]) for parts in zip(*paths, strict=True))
+        return common(found)
 
     # Quantities
 
@@ -128,7 +126,7 @@ class Lowering:
                 run.separate(self._parted)
             self.concrete += added
             self._values_at = []
-            return self.quantity(position, loops, read, what, must)
+            return self.quantity(position, loops, read, what, must, guess)
         if found is None and must:
             record = self.model.at[position][0][1]
             place = f"{record.op} in {record.module or 'the model'}" + (f" ({record.source})" if record.source else "")
@@ -214,7 +212,9 @@ class _Here:
         name = self._name(self.position, number)
         storage = self._storage(value.storage, name)
         if storage == name:
-            low.storages[name] = self._quantity(lambda r, rec: r.trace.storages[first_of(r, rec, number).storage], "a storage")
+            low.storages[name] = self._quantity(
+                lambda r, rec: r.trace.storages[first_of(r, rec, number).storage], "a storage", self._whole(number, value)
+            )
             self._keep(name, number)
         if len(members) == 1 and not self._varies(number):
             return Tensor(name, self._shape(number, len(value.shape)), value.dtype, storage)
@@ -224,6 +224,12 @@ class _Here:
         low.merged.add(name)
         total = self._quantity(lambda r, rec: sum(numel(rec.outputs[m].shape) for m in r.groups[id(rec)][number]), "a size", self._summed(number))
         return Tensor(name, (total,), value.dtype, storage)
+
+    def _whole(self, number: int, value: Value) -> Expr | None:
+        """Bytes of a storage that one tensor fills: each of its sizes may be found where their product is not."""
+        if len(self.lowering.model.groups[id(self.record)][number]) != 1 or self._varies(number):
+            return None
+        return sp.expand(sp.Mul(width(value.dtype), *self._shape(number, len(value.shape))))
 
     def _varies(self, number: int) -> bool:
         return any(len(run.groups[id(rec)][number]) != 1 for run in self.lowering.concrete for _, rec in run.at.get(self.position, ()))
@@ -249,7 +255,7 @@ class _Here:
         fewer = [sp.expand(sp.Mul(*(c - k for c, k in zip(loops, left, strict=True)))) for left in product((0, 1, 2), repeat=len(loops))]
         for count in (times, *(times - k for k in (1, 2)), *fewer, sp.Integer(1), sp.Integer(2)):
             if all(count.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}) == seen for run, seen in zip(runs, counts, strict=True)):
-                if count == times or not _depends_on_iteration(low.storages[name]):
+                if count == times or not depends_on_iteration(low.storages[name]):
                     low.kept[name] = count
                     return
         low.irregular.append(f"{self.record.op} in {self.record.module or 'the model'}")
@@ -341,8 +347,3 @@ class _Here:
 def exact(size: Any) -> Expr:
     """A size as an expression: runs give plain integers where nothing is symbolic."""
     return sp.Integer(size) if isinstance(size, int) else size
-
-
-def _depends_on_iteration(size: Expr) -> bool:
-    """Whether a size differs from one repetition to the next: loop indices alone may be zero."""
-    return any(not s.is_positive for s in size.free_symbols)

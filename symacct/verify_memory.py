@@ -1,8 +1,8 @@
 """What verification compares of memory: bytes kept for backward and the peak, storage by storage.
 
-With CPU behaviour both are compared with a real run: saved tensors as autograd's hooks see them, and the births and
-deaths of every storage. With CUDA behaviour the same is read off a run on fake tensors; where there is a GPU, a real step
-there is measured too, and without one a note says that it was not.
+With CPU behaviour both are compared with a real run: saved tensors as autograd's hooks see them, and the
+births and deaths of every storage. With CUDA behaviour the same is read off a run on fake tensors; where
+there is a GPU, a real step there is measured too, and without one a note says that it was not.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ HOOKS = "tensors that autograd's hooks saw in a real run"
 LIVES = "births and deaths of storages in a real run"
 FAKE = "births and deaths of storages in a run on fake tensors, CUDA behaviour"
 _BLOCK = 512
-UNSEEN = "no GPU here: torch.cuda.max_memory_allocated is not compared, kept bytes and the peak are those of fake tensors with CUDA behaviour"
+UNSEEN = (
+    "no GPU here: torch.cuda.max_memory_allocated is not compared, kept bytes and the peak are those of fake "
+    "tensors with CUDA behaviour"
+)
 ON_GPU = "bytes that a real step on the GPU asks the allocator for at most, workspaces left out"
 
 
-def observed(source: ModelSource, graph: Graph, sizes: dict[str, int], saved_by_hooks: int, fake: Trace) -> Iterator[tuple[str, str, int]]:
+def observed(
+    source: ModelSource, graph: Graph, sizes: dict[str, int], saved_by_hooks: int, fake: Trace
+) -> Iterator[tuple[str, str, int]]:
     """(formula key, oracle, what it saw) for kept bytes and the peak at these sizes."""
     if graph.device == "cpu":
         yield "bytes.peak", LIVES, live_peak(trace_real(source, graph.mode, sizes))
@@ -47,17 +52,21 @@ def gpu() -> bool:
 def on_gpu(source: ModelSource, sizes: dict[str, int]) -> tuple[int, int]:
     """The peak of a steady step on the GPU: bytes asked for, and bytes of the allocator's blocks.
 
-    What libraries allocate once for themselves (cuBLAS's workspace) is there before the step that is measured, and
-    left out of both. Raises RuntimeError where the model does not run there.
+    What libraries allocate once for themselves (cuBLAS's workspace) is there before the step that is
+    measured, and left out of both. Raises RuntimeError where the model does not run there.
     """
     model = unwrapped(source.model(sizes)).cuda().train()
-    inputs = tree_map_only(torch.Tensor, lambda t: t.detach().cuda().requires_grad_(t.requires_grad), source.inputs(sizes))
+    inputs = tree_map_only(
+        torch.Tensor, lambda t: t.detach().cuda().requires_grad_(t.requires_grad), source.inputs(sizes)
+    )
     optimizer = (source.optimizer or torch.optim.AdamW)([p for p in model.parameters() if p.requires_grad])
     for _ in range(2):
         _step(source, model, inputs, optimizer, sizes)
     optimizer.zero_grad(set_to_none=True)
     torch.cuda.synchronize()
-    held = _blocks([*model.parameters(), *model.buffers(), *tree_leaves((inputs, list(optimizer.state.values())))])
+    held = _blocks(
+        [*model.parameters(), *model.buffers(), *tree_leaves((inputs, list(optimizer.state.values())))]
+    )
     before = torch.cuda.memory_stats()
     torch.cuda.reset_peak_memory_stats()
     output = _step(source, model, inputs, optimizer, sizes)
@@ -66,14 +75,28 @@ def on_gpu(source: ModelSource, sizes: dict[str, int]) -> tuple[int, int]:
     del output
     idle_asked = before["requested_bytes.all.current"] - held[0]
     idle_blocks = before["allocated_bytes.all.current"] - held[1]
-    on_host = sum(t.untyped_storage().nbytes() for t in tree_leaves(list(optimizer.state.values())) if isinstance(t, torch.Tensor) and not t.is_cuda)
-    return after["requested_bytes.all.peak"] - idle_asked + on_host, after["allocated_bytes.all.peak"] - idle_blocks
+    on_host = sum(
+        t.untyped_storage().nbytes()
+        for t in tree_leaves(list(optimizer.state.values()))
+        if isinstance(t, torch.Tensor) and not t.is_cuda
+    )
+    return after["requested_bytes.all.peak"] - idle_asked + on_host, after[
+        "allocated_bytes.all.peak"
+    ] - idle_blocks
 
 
-def _step(source: ModelSource, model: torch.nn.Module, inputs: Any, optimizer: Any, sizes: dict[str, int]) -> Any:
+def _step(
+    source: ModelSource, model: torch.nn.Module, inputs: Any, optimizer: Any, sizes: dict[str, int]
+) -> Any:
     """One training step; the output comes back, as the caller of a step holds it."""
     optimizer.zero_grad(set_to_none=True)
-    output = model(**inputs) if isinstance(inputs, dict) else model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    output = (
+        model(**inputs)
+        if isinstance(inputs, dict)
+        else model(*inputs)
+        if isinstance(inputs, tuple)
+        else model(inputs)
+    )
     loss = source.loss(output, sizes, inputs) if source.loss is not None else default_loss(output)
     loss.backward()
     optimizer.step()
@@ -82,13 +105,23 @@ def _step(source: ModelSource, model: torch.nn.Module, inputs: Any, optimizer: A
 
 def _blocks(tensors: Iterable[Any]) -> tuple[int, int]:
     """Bytes of the distinct storages on the GPU, and of the blocks of 512 bytes that hold them."""
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors if isinstance(t, torch.Tensor) and t.is_cuda}
+    storages = {
+        t.untyped_storage()._cdata: t.untyped_storage().nbytes()
+        for t in tensors
+        if isinstance(t, torch.Tensor) and t.is_cuda
+    }
     return sum(storages.values()), sum(-(-size // _BLOCK) * _BLOCK for size in storages.values())
 
 
 def live_peak(trace: Trace) -> int:
-    """The most bytes alive at once: what the caller gave or got lives all the time, the rest from birth to death."""
-    given = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
+    """The most bytes alive at once: what the caller gave or got lives all the time, the rest from birth to
+    death."""
+    given = {
+        out.storage
+        for r in trace.records
+        if r.op in ("parameter", "buffer", "state", "input")
+        for out in r.outputs
+    }
     storages = {out.id: out.storage for r in trace.records for out in r.outputs}
     held = given | {storages[value] for value in trace.outputs}
     changes = [0] * (len(trace.records) + 1)

@@ -64,7 +64,8 @@ class _Cached(torch.nn.Module):
 
 
 def build(source: ModelSource, sizes: Mapping[str, int], mode: str = "train") -> Real:
-    """The model at these sizes, as it stands before a step of this mode. What the user's code raises comes through."""
+    """The model at these sizes, as it stands before a step of this mode. What the user's code raises comes
+    through."""
     source = in_mode(source, mode)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
@@ -89,7 +90,9 @@ def _with_cache(source: ModelSource, model: torch.nn.Module, mode: str, sizes: M
 
 def run(source: ModelSource, real: Real, mode: str) -> Run:
     """What the oracles measure on it."""
-    return measure(real.model, real.inputs, real.loss, source.optimizer, "train" if mode == "train" else "forward")
+    return measure(
+        real.model, real.inputs, real.loss, source.optimizer, "train" if mode == "train" else "forward"
+    )
 
 
 def calls(real: Real, mode: str) -> list[Call]:

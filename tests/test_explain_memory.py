@@ -1,8 +1,10 @@
-"""What `explain` says of memory: when tensors die, copies that can be avoided, and what is alive at the peak."""
+"""What `explain` says of memory: when tensors die, copies that can be avoided, and what is alive at the peak.
+"""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 import sympy as sp
@@ -29,12 +31,17 @@ def shown(capsys, *words):
 
 
 class Attention(nn.Module):
-    """Grouped heads, repeated for each query head, in one of two spellings; then a layout copy on the way out."""
+    """Grouped heads, repeated for each query head, in one of two spellings; then a layout copy on the way
+    out."""
 
     def __init__(self, d, h, spelling):
         super().__init__()
         self.h, self.spelling = h, spelling
-        self.q, self.kv, self.o = nn.Linear(d, d, bias=False), nn.Linear(d, d // 2, bias=False), nn.Linear(d, d, bias=False)
+        self.q, self.kv, self.o = (
+            nn.Linear(d, d, bias=False),
+            nn.Linear(d, d // 2, bias=False),
+            nn.Linear(d, d, bias=False),
+        )
 
     def forward(self, x):
         B, T, d = x.shape
@@ -51,8 +58,10 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("spelling", ["repeat_interleave", "expand"])
 def test_expanded_key_heads_and_the_layout_of_the_output_are_copies(spelling):
     ledger = symacct.derive(
-        model=lambda d, h: Attention(d, h, spelling), inputs=lambda B, T, d: torch.randn(B, T, d),
-        dims={"B": 2, "T": 5, "d": 16, "h": 4}, mode="forward",
+        model=lambda d, h: Attention(d, h, spelling),
+        inputs=lambda B, T, d: torch.randn(B, T, d),
+        dims={"B": 2, "T": 5, "d": 16, "h": 4},
+        mode="forward",
     )
     found = {(c.rule, "shared heads" in c.advice): c for c in copies(ledger)}
     B, T, d = map(symbol, "BTd")
@@ -71,7 +80,10 @@ class Casting(nn.Module):
 
 def test_a_round_trip_of_casts_and_a_clone_are_copies_and_a_cast_for_arithmetic_is_none():
     ledger = symacct.derive(
-        model=lambda: Casting(), inputs=lambda B: torch.randn(B, 3, dtype=torch.bfloat16), dims={"B": 4}, mode="forward"
+        model=lambda: Casting(),
+        inputs=lambda B: torch.randn(B, 3, dtype=torch.bfloat16),
+        dims={"B": 4},
+        mode="forward",
     )
     found = copies(ledger)
     assert [c.rule for c in found] == ["round trip", "clone"]
@@ -91,8 +103,13 @@ def test_explain_lists_copies_with_their_bytes(capsys):
 
 def test_each_tensor_says_when_it_dies(capsys):
     said = shown(capsys, "gpt2", "--module", "blocks.*.mlp", "--op", "gelu")
-    assert "dies     after aten.view (backward, blocks.*.mlp.down, examples/gpt.py:42), on the way back" in " ".join(said.split("\n           "))
-    assert "dies     not before the step ends" in shown(capsys, "gpt2", "--module", "blocks.*.mlp.down", "--op", "aten.mm")
+    assert (
+        "dies     after aten.view (backward, blocks.*.mlp.down, examples/gpt.py:42), on the way back"
+        in " ".join(said.split("\n           "))
+    )
+    assert "dies     not before the step ends" in shown(
+        capsys, "gpt2", "--module", "blocks.*.mlp.down", "--op", "aten.mm"
+    )
 
 
 def test_ops_that_could_be_one_kernel_stand_together(capsys):
@@ -127,8 +144,11 @@ def test_the_leading_form_changes_where_said(peak):
     turns = peak.along("T")
     assert len(turns) > 1
     forms = {form.number: form.bytes for form in peak.forms}
-    for (_, before), (start, after) in zip(turns, turns[1:], strict=False):
-        at = lambda n, t: forms[n].xreplace({symbol(k): sp.Integer(v) for k, v in {**peak.here, "T": t}.items()})  # noqa: E731
+
+    def at(form, tokens):
+        return forms[form].xreplace({symbol(k): sp.Integer(v) for k, v in {**peak.here, "T": tokens}.items()})
+
+    for (_, before), (start, after) in pairwise(turns):
         assert at(after, start) > at(before, start) and at(before, start - 1) >= at(after, start - 1)
 
 
@@ -142,6 +162,10 @@ def test_sizes_at_which_a_form_is_said_to_lead_make_it_lead(peak):
 
 def test_explain_shows_the_peak_by_kind_and_the_first_step(capsys):
     said = shown(capsys, "gpt2", "--peak", "--at", AT)
-    assert "form 1 of" in said and "kept activations" in said and "the first step, with no optimizer state before it" in said
+    assert (
+        "form 1 of" in said
+        and "kept activations" in said
+        and "the first step, with no optimizer state before it" in said
+    )
     data = json.loads(shown(capsys, "gpt2", "--peak", "--at", AT, "--format", "json"))
     assert data["sizes"]["d"] == 768 and data["alive"]["parameters"] and data["first_step"]

@@ -16,14 +16,20 @@ from symacct.symbols import symbol
 from symacct.targets import graph_of
 
 pytest.importorskip("torch")
-from symacct.tracing.build import Builder  # noqa: E402
-from symacct.tracing.model_file import load_model_file, model_source  # noqa: E402
-from symacct.tracing.run import trace_concrete  # noqa: E402
+from symacct.tracing.build import Builder
+from symacct.tracing.model_file import load_model_file, model_source
+from symacct.tracing.run import trace_concrete
 
 
 def recorded(trace):
-    """Live bytes at every record of a run: the caller's tensors all the time, the rest from birth to recorded death."""
-    given = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
+    """Live bytes at every record of a run: the caller's tensors all the time, the rest from birth to recorded
+    death."""
+    given = {
+        out.storage
+        for r in trace.records
+        if r.op in ("parameter", "buffer", "state", "input")
+        for out in r.outputs
+    }
     storages = {out.id: out.storage for r in trace.records for out in r.outputs}
     held = given | {storages[value] for value in trace.outputs}
     ends = {storage: at for at, storage in trace.deaths if storage not in held}
@@ -43,7 +49,9 @@ def test_live_bytes_of_the_folded_step_are_those_of_runs_at_other_depths(name, f
     graph, source = graph_of(name), load_model_file(f"examples/{file}.py")
     for depth in (2, 3, 4, 5, 9):
         sizes = {**source.dims, "L": depth, "B": 3}
-        assert Unfolded(graph, sizes).bytes() == recorded(trace_concrete(source, "train", "cuda", sizes)), depth
+        assert Unfolded(graph, sizes).bytes() == recorded(trace_concrete(source, "train", "cuda", sizes)), (
+            depth
+        )
 
 
 SIZES = ({}, {"B": 64}, {"T": 512}, {"V": 50_000}, {"L": 24}, {"d": 4096}, {"f": 9000}, {"c": 70, "H": 70})
@@ -57,7 +65,9 @@ def test_the_timeline_peaks_where_the_runs_did(name):
     for change in SIZES:
         change = {n: v for n, v in change.items() if n in base}
         now = {symbol(n): sp.Integer(change.get(n, v)) for n, v in base.items()}
-        assert max(live.xreplace(now) for _, live in found) == max(live.xreplace(now) for _, live in graph.peak)
+        assert max(live.xreplace(now) for _, live in found) == max(
+            live.xreplace(now) for _, live in graph.peak
+        )
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +87,12 @@ def chain():
             return x
 
     source = model_source(
-        "chain", dims={"L": 2, "B": 3, "d": 5}, model=Chain, inputs=lambda B, d: torch.randn(B, d),
-        optimizer=lambda params: torch.optim.SGD(params, lr=0.1), loss=lambda output: output.sum(),
+        "chain",
+        dims={"L": 2, "B": 3, "d": 5},
+        model=Chain,
+        inputs=lambda B, d: torch.randn(B, d),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        loss=lambda output: output.sum(),
     )
     return Builder(source, "train", "cpu").graph("chain")
 
@@ -89,11 +103,14 @@ def test_what_a_chain_keeps_dies_on_the_way_back(chain):
     rules = chain.deaths[relu.outputs[0].value]
     back = [rule for rule in rules if rule.after and rule.at]
     assert [rule.at for rule in back] == [(L - 2 - i,)] or [rule.at for rule in back] == [(L - 1 - i,)]
-    assert {rule.after for rule in rules} <= {p.node.name for p in chain.ops if p.node.phase == "backward"} | {""}
+    assert {rule.after for rule in rules} <= {
+        p.node.name for p in chain.ops if p.node.phase == "backward"
+    } | {""}
 
 
 def test_the_composition_of_a_chain_is_a_hand_count(chain):
-    """After the loss: L weights, the input, L activations (the last is the output); the product of a layer has died."""
+    """After the loss: L weights, the input, L activations (the last is the output); the product of a layer
+    has died."""
     line = timeline(chain)
     loss = next(p.node for p in chain.ops if p.node.phase == "loss")
     live = line.live(Moment(loss.name, ()))
@@ -107,7 +124,10 @@ def test_the_composition_of_a_chain_is_a_hand_count(chain):
 
 def test_weights_of_another_kind_give_another_peak(chain):
     """A device that holds half of each parameter and gradient, and all of the rest."""
-    weights = {value: size / 2 if kind in ("parameters", "gradients") else size for (value, size), kind in zip(chain.storages.items(), kinds(chain).values(), strict=True)}
+    weights = {
+        value: size / 2 if kind in ("parameters", "gradients") else size
+        for (value, size), kind in zip(chain.storages.items(), kinds(chain).values(), strict=True)
+    }
     line = timeline(chain)
     at = {symbol("L"): 7, symbol("B"): 1, symbol("d"): 100}
     whole = max(live.xreplace(at) for _, live in line.candidates())

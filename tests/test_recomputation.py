@@ -1,5 +1,5 @@
-"""Attention cores recomputed in unmodified models, users' own checkpoints, and the first step; against published
-forms, hand-written recomputation and real runs."""
+"""Attention cores recomputed in unmodified models, users' own checkpoints, and the first step; against
+published forms, hand-written recomputation and real runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def derived(kind=Block, dropout=0.1, fused=False, device="cuda", how=None, early
         return symacct.derive(
             model=lambda h, a: kind(h, a, dropout, fused).to(torch.bfloat16),
             inputs=lambda s, b, h: torch.randn(s, b, h, dtype=torch.bfloat16, requires_grad=True),
-            dims=SIZES, device=device, checkpoint=how,
+            dims=SIZES,
+            device=device,
+            checkpoint=how,
         )
 
 
@@ -39,8 +41,10 @@ def repeated(ledger):
     return (ledger.formulas["flops.hardware"] - ledger.formulas["flops.step"]).expand()
 
 
-# Korthikanti et al. 2022, section 5: the attention core alone is recomputed; 34sbh stays (and the norm statistics that
-# they leave out), and one more forward of the two products is at most 4bs²h. Torch stops before the second product,
+# Korthikanti et al. 2022, section 5: the attention core alone is recomputed; 34sbh stays (and the norm
+# statistics that
+# they leave out), and one more forward of the two products is at most 4bs²h. Torch stops before the second
+# product,
 # whose result no one needs.
 def test_selective_recomputation_of_an_unmodified_block_is_korthikanti_s():
     ledger = derived(how="selective")
@@ -59,15 +63,19 @@ def test_an_unmodified_block_costs_what_one_with_checkpoint_written_in_does():
 
 def test_recomputed_ops_stand_at_their_own_lines():
     again = [p.node for p in derived(how="selective").graph.ops if p.node.phase == "recompute"]
-    forward = {(p.node.op, p.node.module, p.node.source) for p in derived(how="selective").graph.ops if p.node.phase == "forward"}
+    forward = {
+        (p.node.op, p.node.module, p.node.source)
+        for p in derived(how="selective").graph.ops
+        if p.node.phase == "forward"
+    }
     counted = [n for n in again if n.op in ("aten.bmm", "aten.mul", "aten._softmax", "aten.native_dropout")]
     assert len(counted) == 4  # no second product
     assert {(n.op, n.module, n.source) for n in counted} <= forward
 
 
 def test_fused_attention_is_recomputed_alone():
-    """Without dropout 32sbh + 16sb stay, not the log-sum-exp of 4 bytes a row and head; its kernel repeats 2bs²h anyway,
-    and runs forward once more."""
+    """Without dropout 32sbh + 16sb stay, not the log-sum-exp of 4 bytes a row and head; its kernel repeats
+    2bs²h anyway, and runs forward once more."""
     fused = derived(dropout=0.0, fused=True, how="selective")
     assert fused.formulas["bytes.saved"] == parse("32*s*b*h + 16*s*b")
     assert repeated(fused) == 6 * b * s**2 * h
@@ -87,8 +95,11 @@ class Library(nn.Module):
 def test_the_core_inside_torch_s_attention_module_is_found():
     plain, chosen = (
         symacct.derive(
-            model=lambda h, a: Library(h, a, True), inputs=lambda s, b, h: torch.randn(s, b, h, requires_grad=True),
-            dims=SIZES, checkpoint=how, device="cpu",
+            model=lambda h, a: Library(h, a, True),
+            inputs=lambda s, b, h: torch.randn(s, b, h, requires_grad=True),
+            dims=SIZES,
+            checkpoint=how,
+            device="cpu",
         )
         for how in (None, "selective")
     )
@@ -98,7 +109,9 @@ def test_the_core_inside_torch_s_attention_module_is_found():
 
 def test_a_real_run_keeps_and_multiplies_what_the_formulas_say():
     source = model_source(
-        "m", dims=SIZES, model=lambda h, a: Block(h, a).to(torch.bfloat16),
+        "m",
+        dims=SIZES,
+        model=lambda h, a: Block(h, a).to(torch.bfloat16),
         inputs=lambda s, b, h: torch.randn(s, b, h, dtype=torch.bfloat16, requires_grad=True),
     )
     source, ledger = prepared(source, recompute="selective"), derived(how="selective", device="cpu")
@@ -106,13 +119,17 @@ def test_a_real_run_keeps_and_multiplies_what_the_formulas_say():
         run = measure(source.model(sizes), source.inputs(sizes))
         now = {symbol(name): value for name, value in sizes.items()}
         assert ledger.formulas["bytes.saved"].xreplace(now) == run.saved_bytes
-        assert ledger.formulas["flops.hardware"].xreplace(now) == run.flops_forward + run.flops_hardware_backward
+        assert (
+            ledger.formulas["flops.hardware"].xreplace(now) == run.flops_forward + run.flops_hardware_backward
+        )
         assert ledger.formulas["bytes.peak"].xreplace(now).doit() == real_peak(source, sizes)
 
 
 def test_numbers_are_the_same_with_and_without():
     """The recomputation is right, not only its cost: gradients equal those of the plain model."""
-    source = model_source("m", dims=SIZES, model=lambda h, a: Block(h, a, 0.0), inputs=lambda s, b, h: torch.randn(s, b, h))
+    source = model_source(
+        "m", dims=SIZES, model=lambda h, a: Block(h, a, 0.0), inputs=lambda s, b, h: torch.randn(s, b, h)
+    )
     torch.manual_seed(0)
     plain, x = source.model(SIZES), source.inputs(SIZES)
     chosen = prepared(source, recompute="selective").model(SIZES)
@@ -131,8 +148,13 @@ class NoAttention(nn.Sequential):
 
 
 def test_a_model_without_a_core_is_refused_in_a_sentence():
-    with pytest.raises(ModelFileError, match="no attention core to recompute.*pattern"):
-        symacct.derive(model=NoAttention, inputs=lambda b, h: torch.randn(b, h), dims={"b": 2, "h": 8}, checkpoint="selective")
+    with pytest.raises(ModelFileError, match=r"no attention core to recompute.*pattern"):
+        symacct.derive(
+            model=NoAttention,
+            inputs=lambda b, h: torch.randn(b, h),
+            dims={"b": 2, "h": 8},
+            checkpoint="selective",
+        )
 
 
 # Checkpoints in the user's own code, both kinds
@@ -141,7 +163,9 @@ def test_a_model_without_a_core_is_refused_in_a_sentence():
 class Layers(nn.Module):
     def __init__(self, d, reentrant):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)) for _ in range(2)
+        )
         self.reentrant = reentrant
 
     def forward(self, x):
@@ -150,13 +174,18 @@ class Layers(nn.Module):
         return x
 
 
-# A layer's forward is 16Bd²: all of it again, or, as the last product's result is needed by no one, half of it.
-@pytest.mark.parametrize(("reentrant", "early", "again"), [(True, True, 16), (False, False, 16), (False, True, 8)])
+# A layer's forward is 16Bd²: all of it again, or, as the last product's result is needed by no one, half of
+# it.
+@pytest.mark.parametrize(
+    ("reentrant", "early", "again"), [(True, True, 16), (False, False, 16), (False, True, 8)]
+)
 def test_both_kinds_of_checkpoint_keep_inputs_alone_and_run_forward_again(reentrant, early, again):
     with set_checkpoint_early_stop(early):
         ledger = symacct.derive(
-            model=lambda d: Layers(d, reentrant), inputs=lambda B, d: torch.randn(B, d, requires_grad=True),
-            dims={"B": 3, "d": 8}, device="cpu",
+            model=lambda d: Layers(d, reentrant),
+            inputs=lambda B, d: torch.randn(B, d, requires_grad=True),
+            dims={"B": 3, "d": 8},
+            device="cpu",
         )
     B, d = map(symbol, "Bd")
     assert ledger.formulas["bytes.saved"] == 2 * 4 * B * d
@@ -180,7 +209,11 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_first_step_peaks_as_a_real_one(name):
     source = model_source(
-        "deep", dims={"B": 4, "d": 6}, model=deep, inputs=lambda B, d: torch.randn(B, d), optimizer=OPTIMIZERS[name]
+        "deep",
+        dims={"B": 4, "d": 6},
+        model=deep,
+        inputs=lambda B, d: torch.randn(B, d),
+        optimizer=OPTIMIZERS[name],
     )
     graph = Builder(source, "train", "cpu").graph("deep")
     for sizes in ({"B": 200, "d": 5}, {"B": 2, "d": 30}):
@@ -189,5 +222,7 @@ def test_the_first_step_peaks_as_a_real_one(name):
         assert max(live.xreplace(now) for _, live in graph.first_peak) == real_peak(source, sizes, trace)
         assert max(live.xreplace(now) for _, live in graph.peak) == real_peak(source, sizes)
     wide = {symbol(n): v for n, v in {"B": 200, "d": 5}.items()}
-    first, steady = (max(live.xreplace(wide) for _, live in places) for places in (graph.first_peak, graph.peak))
+    first, steady = (
+        max(live.xreplace(wide) for _, live in places) for places in (graph.first_peak, graph.peak)
+    )
     assert bool(first < steady) == (name != "adagrad")

@@ -1,4 +1,5 @@
-"""`explain --peak`: where a step may need most memory, what is alive there by kind, and which place leads where."""
+"""`explain --peak`: where a step may need most memory, what is alive there by kind, and which place leads
+where."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _WHERE = {0: "first", -1: "last"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One place that may hold the peak: the moment, what is alive there in bytes, and sizes at which it leads."""
+    """One place that may hold the peak: the moment, what is alive there in bytes, and sizes at which it
+    leads."""
 
     number: int
     moment: Moment
@@ -46,12 +48,16 @@ class Peak:
         self.timeline: Timeline = timeline(self.graph)
         self.nodes: dict[str, Node] = {place.node.name: place.node for place in self.graph.placed()}
         if self.graph.peak is None:
-            raise GraphError(f"{self.graph.target}: live bytes follow no rule, so no place is known to hold the peak")
+            raise GraphError(
+                f"{self.graph.target}: live bytes follow no rule, so no place is known to hold the peak"
+            )
 
     @property
     def here(self) -> dict[str, int]:
         """The sizes at hand: those asked for, else those of the trace."""
-        return {name: self.answer.sizes.get(name, info.traced_at) for name, info in self.graph.symbols.items()}
+        return {
+            name: self.answer.sizes.get(name, info.traced_at) for name, info in self.graph.symbols.items()
+        }
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
@@ -62,7 +68,8 @@ class Peak:
         return tuple(Form(k + 1, moment, live, seen.get(k)) for k, (moment, live) in enumerate(found))
 
     def _leading(self, lives: Sequence[Expr]) -> dict[int, Mapping[str, int]]:
-        """For each form sizes at which it leads, of those tried: the sizes at hand, and random ones of the domain."""
+        """For each form sizes at which it leads, of those tried: the sizes at hand, and random ones of the
+        domain."""
         found: dict[int, Mapping[str, int]] = {0: self.here}
         test = _compiled(lives)
         for point in self._points():
@@ -72,7 +79,10 @@ class Peak:
 
     def _points(self) -> Iterator[Mapping[str, int]]:
         rng = random.Random(5)
-        points = (next(self.answer.ledger.domain.points(rng.randrange(1 << 30), high=1 << rng.randint(2, 17))) for _ in range(_TRIES))
+        points = (
+            next(self.answer.ledger.domain.points(rng.randrange(1 << 30), high=1 << rng.randint(2, 17)))
+            for _ in range(_TRIES)
+        )
         try:
             yield from points
         except (TraceError, RuntimeError):
@@ -87,7 +97,8 @@ class Peak:
         return {name: rows for name, rows in found.items() if rows}
 
     def along(self, name: str) -> list[tuple[int, int]]:
-        """As this size grows from 1 and the others stay as at hand: (from which value on, which form leads)."""
+        """As this size grows from 1 and the others stay as at hand: (from which value on, which form leads).
+        """
         test = _compiled([form.bytes for form in self.forms])
 
         def leader(value: int) -> int:
@@ -123,7 +134,14 @@ def as_text(answer: Answer, page: Page) -> None:
     """The leading form with all that is alive there, the other forms, and where each leads."""
     peak = Peak(answer)
     forms, here = peak.forms, "the sizes asked for" if answer.sizes else "the sizes of the trace"
-    page.hanging("", ["where a step needs most memory: bytes of all storages alive, kernel workspaces and allocator rounding outside"], 0)
+    page.hanging(
+        "",
+        [
+            "where a step needs most memory: bytes of all storages alive, kernel workspaces and allocator "
+            "rounding outside"
+        ],
+        0,
+    )
     page.line()
     page.line(f"at {here}: form 1 of {len(forms)}" if len(forms) > 1 else "one form at all sizes", "bold")
     page.hanging("  while", [_moment(peak, forms[0].moment)], 9)
@@ -135,13 +153,23 @@ def as_text(answer: Answer, page: Page) -> None:
         page.line()
         page.line("which form leads as one size grows and the others stay", "bold")
         for name in peak.graph.symbols:
-            parts = [f"{'from ' + grouped(start) if start > 1 else 'from 1'}: form {number}" for start, number in peak.along(name)]
+            parts = [
+                f"{'from ' + grouped(start) if start > 1 else 'from 1'}: form {number}"
+                for start, number in peak.along(name)
+            ]
             page.hanging(f"  {name}", parts, 9, joint=", ")
         page.line()
         page.grid(_table(answer, peak))
         nowhere = sum(form.leads is None for form in forms)
         if nowhere:
-            page.hanging("", [f"{nowhere} more led at none of {_TRIES} sizes tried, but nothing proves that they never do"], 0)
+            page.hanging(
+                "",
+                [
+                    f"{nowhere} more led at none of {_TRIES} sizes tried, but nothing proves that they "
+                    "never do"
+                ],
+                0,
+            )
 
 
 def _first_step(answer: Answer, peak: Peak, page: Page) -> None:
@@ -152,7 +180,9 @@ def _first_step(answer: Answer, peak: Peak, page: Page) -> None:
         page.hanging("  first", ["the first step's own peak follows no rule that the runs confirm"], 9)
         return
     best = max((answer.under(live) for _, live in graph.first_peak), key=lambda e: _at(e, peak.here))
-    page.hanging("  first", [f"the first step, with no optimizer state before it: {_amount(answer, peak, best)}"], 9)
+    page.hanging(
+        "  first", [f"the first step, with no optimizer state before it: {_amount(answer, peak, best)}"], 9
+    )
 
 
 def _amount(answer: Answer, peak: Peak, expr: Expr) -> str:
@@ -174,7 +204,15 @@ def _composition(answer: Answer, peak: Peak, form: Form) -> Grid:
         total = add(live for _, live in values)
         number = int(_at(total, peak.here))
         rows.append((kind, text(answer.terms(total)), size(number), share(number, whole)))
-    return Grid((Column("alive there"), Column("bytes", "formula"), Column("there", "right"), Column("share", "right")), tuple(rows))
+    return Grid(
+        (
+            Column("alive there"),
+            Column("bytes", "formula"),
+            Column("there", "right"),
+            Column("share", "right"),
+        ),
+        tuple(rows),
+    )
 
 
 def _table(answer: Answer, peak: Peak) -> Grid:
@@ -182,8 +220,15 @@ def _table(answer: Answer, peak: Peak) -> Grid:
     for form in peak.forms:
         if form.leads is not None:
             sizes = ", ".join(f"{n}={v}" for n, v in form.leads.items()) if form.number > 1 else "here"
-            rows.append((f"form {form.number}", _moment(peak, form.moment), text(answer.terms(form.bytes)), sizes))
-    columns = (Column("form"), Column("while", "text"), Column("bytes alive", "formula"), Column("leads for example at", "text"))
+            rows.append(
+                (f"form {form.number}", _moment(peak, form.moment), text(answer.terms(form.bytes)), sizes)
+            )
+    columns = (
+        Column("form"),
+        Column("while", "text"),
+        Column("bytes alive", "formula"),
+        Column("leads for example at", "text"),
+    )
     return Grid(columns, tuple(rows))
 
 
@@ -197,16 +242,30 @@ def as_json(answer: Answer) -> str:
         "mode": graph.mode,
         "sizes": peak.here,
         "forms": [
-            {"form": f.number, "node": f.moment.node, "corner": [_WHERE[c] for c in f.moment.corner], "where": _moment(peak, f.moment),
-             "bytes": to_text_or_str(f.bytes), "leads_at": f.leads}
+            {
+                "form": f.number,
+                "node": f.moment.node,
+                "corner": [_WHERE[c] for c in f.moment.corner],
+                "where": _moment(peak, f.moment),
+                "bytes": to_text_or_str(f.bytes),
+                "leads_at": f.leads,
+            }
             for f in peak.forms
         ],
         "alive": {
-            kind: [{"value": value, "made_by": place_text(_maker(peak, value)), "bytes": to_text_or_str(live)} for value, live in rows]
+            kind: [
+                {"value": value, "made_by": place_text(_maker(peak, value)), "bytes": to_text_or_str(live)}
+                for value, live in rows
+            ]
             for kind, rows in peak.alive(first).items()
         },
-        "along": {name: [{"from": start, "form": number} for start, number in peak.along(name)] for name in graph.symbols},
-        "first_step": None if graph.first_peak is None else [to_text_or_str(answer.under(live)) for _, live in graph.first_peak],
+        "along": {
+            name: [{"from": start, "form": number} for start, number in peak.along(name)]
+            for name in graph.symbols
+        },
+        "first_step": None
+        if graph.first_peak is None
+        else [to_text_or_str(answer.under(live)) for _, live in graph.first_peak],
     }
     return json.dumps(made, indent=2, ensure_ascii=False)
 

@@ -48,7 +48,9 @@ def _one(rule: Death, birth: Placed, places: dict[str, Placed]) -> str:
     place = places[rule.after]
     own = place.node.name == birth.node.name
     when = [w for w in (_when(at, k, place, birth) for k, at in enumerate(rule.at)) if w]
-    return f"after {'itself' if own and not when else _op(place.node)}" + (f", {', '.join(when)}" if when else "")
+    return f"after {'itself' if own and not when else _op(place.node)}" + (
+        f", {', '.join(when)}" if when else ""
+    )
 
 
 def _op(node: Node) -> str:
@@ -67,7 +69,16 @@ def _when(at: sp.Expr, level: int, place: Placed, birth: Placed) -> str:
         return f"in repetition i {'+' if lag > 0 else '-'} {abs(lag)} for one made in i"
     mirrored = sp.expand(place.loops[level].count - 1 - index - at)
     if mirrored.is_Integer:
-        return "on the way back" if not mirrored else f"on the way back, {abs(mirrored)} repetition{'s' if abs(mirrored) > 1 else ''} {'before' if mirrored > 0 else 'after'} its mirror"
+        if mirrored == 0:
+            return "on the way back"
+        count = f"{abs(mirrored)} repetition{'s' if abs(mirrored) > 1 else ''}"
+        return f"on the way back, {count} {'before' if mirrored > 0 else 'after'} its mirror"
     if not at.free_symbols & {index}:
-        return "in the first repetition" if at == 0 else "in the last repetition" if sp.expand(place.loops[level].count - 1 - at) == 0 else f"in repetition {at}"
+        return (
+            "in the first repetition"
+            if at == 0
+            else "in the last repetition"
+            if sp.expand(place.loops[level].count - 1 - at) == 0
+            else f"in repetition {at}"
+        )
     return f"in repetition {at}"

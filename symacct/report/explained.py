@@ -85,7 +85,12 @@ class _Memory:
         self.bytes = saved_bytes(graph)
         self.deaths = deaths_in_words(graph)
         self.copies = {copy.entry.place.node.name: copy for copy in copies(answer.ledger)}
-        self.groups = {e.place.node.name: kernel for kernel in kernels(answer.ledger, fused=True) if len(kernel.entries) > 1 for e in kernel.entries}
+        self.groups = {
+            e.place.node.name: kernel
+            for kernel in kernels(answer.ledger, fused=True)
+            if len(kernel.entries) > 1
+            for e in kernel.entries
+        }
 
     def said(self, node: Node) -> Iterator[tuple[str, str]]:
         for out in node.outputs:
@@ -94,7 +99,10 @@ class _Memory:
             elif out.value in self.bytes:
                 total = text(self.answer.terms(self.answer.under(self.bytes[out.value])))
                 readers = dict.fromkeys(place_text(p.node) for p in self.keepers.get(out.value, ()))
-                yield "kept", f"{total} bytes for backward, read by {', '.join(readers) or 'no op that was recorded'}"
+                yield (
+                    "kept",
+                    f"{total} bytes for backward, read by {', '.join(readers) or 'no op that was recorded'}",
+                )
             if out.value in self.deaths:
                 yield "dies", self.deaths[out.value]
         if node.name in self.copies:

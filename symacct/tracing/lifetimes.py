@@ -1,4 +1,5 @@
-"""A traced graph's memory: what is kept for backward, where storages die, and the peaks of a steady and a first step."""
+"""A traced graph's memory: what is kept for backward, where storages die, and the peaks of a steady and a
+first step."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from symacct.symbols import symbol
 Places = tuple[tuple[str, sp.Expr], ...]
 
 
-def with_memory(graph: Graph, lowering: Lowering, structural: Sequence[str], first: Callable[[Mapping[str, int]], Trace]) -> Graph:
+def with_memory(
+    graph: Graph, lowering: Lowering, structural: Sequence[str], first: Callable[[Mapping[str, int]], Trace]
+) -> Graph:
     """The graph with all that is known of its memory; what follows no rule is left out, and a remark says so.
 
     `first` runs the first step, whose optimizer has no state yet, at given sizes.
@@ -27,7 +30,9 @@ def with_memory(graph: Graph, lowering: Lowering, structural: Sequence[str], fir
     remarks = list(graph.remarks)
     kept = lowering.kept if graph.mode == "train" else None
     if kept is not None and lowering.irregular:
-        remarks.append(f"what is kept for backward follows no rule at {lowering.irregular[0]}; bytes.saved is left out")
+        remarks.append(
+            f"what is kept for backward follows no rule at {lowering.irregular[0]}; bytes.saved is left out"
+        )
         kept = None
     try:
         graph = replace(graph, kept=kept, deaths=deaths(lowering.concrete, lowering.names, lowering.tensors))
@@ -42,7 +47,8 @@ def with_memory(graph: Graph, lowering: Lowering, structural: Sequence[str], fir
 
 
 def _peak(graph: Graph, lowering: Lowering, structural: Sequence[str]) -> Places | None:
-    """Candidates for the peak, by the sizes that live in each run, else by the deaths; the runs must confirm them."""
+    """Candidates for the peak, by the sizes that live in each run, else by the deaths; the runs must confirm
+    them."""
     if lowering.merged:
         return None
     found = peak(lowering.concrete, lowering.names, lowering.storages, structural)
@@ -50,7 +56,11 @@ def _peak(graph: Graph, lowering: Lowering, structural: Sequence[str]) -> Places
         return tuple((candidate.node, candidate.bytes) for candidate in found)
     places = _of_deaths(graph)
     runs = [run.trace for run in lowering.concrete]
-    return places if places is not None and all(_confirmed(places, trace.sizes, trace) for trace in runs) else None
+    return (
+        places
+        if places is not None and all(_confirmed(places, trace.sizes, trace) for trace in runs)
+        else None
+    )
 
 
 def _of_deaths(graph: Graph) -> Places | None:
@@ -62,7 +72,9 @@ def _of_deaths(graph: Graph) -> Places | None:
         return None
 
 
-def _first_peak(graph: Graph, sizes: Sequence[Mapping[str, int]], first: Callable[[Mapping[str, int]], Trace]) -> Places | None:
+def _first_peak(
+    graph: Graph, sizes: Sequence[Mapping[str, int]], first: Callable[[Mapping[str, int]], Trace]
+) -> Places | None:
     """The first step's peak, if first steps at these sizes have it."""
     if graph.mode != "train" or graph.peak is None or graph.deaths is None:
         return None

@@ -1,10 +1,11 @@
 """Recomputing the attention core alone, in unmodified models, by torch's own checkpoint.
 
-A first run of the forward pass, which nothing records, lists its calls of torch functions. A core is the calls that
-lie between products of two activations (q·kᵀ) and the product (a·v) that they reach through a softmax and calls that keep
-the number of elements, these products included; or one call of fused attention. In the run that counts,
-autograd saves under a checkpoint's hooks during these calls and no others, and the checkpoint recomputes by making
-these calls again. So all that any other call saves stays saved, whatever is called in between.
+A first run of the forward pass, which nothing records, lists its calls of torch functions. A core is the
+calls that lie between products of two activations (q·kᵀ) and the product (a·v) that they reach through a
+softmax and calls that keep the number of elements, these products included; or one call of fused attention.
+In the run that counts, autograd saves under a checkpoint's hooks during these calls and no others, and the
+checkpoint recomputes by making these calls again. So all that any other call saves stays saved, whatever is
+called in between.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _OTHERWISE = "name the modules to recompute by a pattern of their paths instead"
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of a torch function: its name, the calls that made its tensors, which of these come from parameters
-    alone, and the elements of its largest operand and result."""
+    """One call of a torch function: its name, the calls that made its tensors, which of these come from
+    parameters alone, and the elements of its largest operand and result."""
 
     name: str
     sources: tuple[int, ...]
@@ -94,7 +95,8 @@ def _opened(func: Any) -> Callable[..., Any]:
 
 
 class _Listing(_Watching):
-    """Writes down each call. It holds every tensor until it is done, so that none takes another's identity."""
+    """Writes down each call. It holds every tensor until it is done, so that none takes another's identity.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +152,16 @@ def cores(calls: Sequence[_Call]) -> list[Core]:
             before = _reached(number, lambda n: calls[n].sources, calls)
             after = _reached(number, lambda n: users.get(n, ()), calls)
             if any(calls[n].product for n in before) and any(calls[n].product for n in after):
-                found.append(Core(_between(calls, {n for n in before if calls[n].product}, {n for n in after if calls[n].product}, before | after | {number})))
+                found.append(
+                    Core(
+                        _between(
+                            calls,
+                            {n for n in before if calls[n].product},
+                            {n for n in after if calls[n].product},
+                            before | after | {number},
+                        )
+                    )
+                )
     merged: list[Core] = []
     for core in sorted(found, key=lambda c: c.first):
         if merged and core.first <= merged[-1].last:
@@ -182,7 +193,9 @@ def _between(calls: Sequence[_Call], first: set[int], last: set[int], allowed: s
     above = set(last)
     for number in range(max(last), min(first) - 1, -1):
         if number in above:
-            above.update(source for source in calls[number].sources if source in allowed and source not in last)
+            above.update(
+                source for source in calls[number].sources if source in allowed and source not in last
+            )
     return below & above
 
 
@@ -195,7 +208,8 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Made:
-    """One call of a core as it is made again: operands from outside, or slots; where it stands in the model's code."""
+    """One call of a core as it is made again: operands from outside, or slots; where it stands in the model's
+    code."""
 
     func: Any
     args: Any
@@ -240,16 +254,22 @@ class _Open:
 
     def _again(self) -> None:
         """The calls once more; a result is let go of after its last use."""
-        uses = [{leaf.number for leaf in tree_leaves((m.args, m.kwargs)) if isinstance(leaf, _Slot)} for m in self.made]
+        uses = [
+            {leaf.number for leaf in tree_leaves((m.args, m.kwargs)) if isinstance(leaf, _Slot)}
+            for m in self.made
+        ]
         results: dict[int, torch.Tensor] = {}
         for number, made in enumerate(self.made):
-            args, kwargs = tree_map_only(_Slot, lambda slot: results[slot.number], (made.args, made.kwargs))
+            known = results
+            args, kwargs = tree_map_only(
+                _Slot, lambda slot, known=known: known[slot.number], (made.args, made.kwargs)
+            )
             with recorder.standing_at(*made.place):
                 result = made.func(*args, **kwargs)
             results.update(zip(made.slots, _tensors(result), strict=True))
             later = set().union(*uses[number + 1 :])
             results = {slot: tensor for slot, tensor in results.items() if slot in later}
-            del args, kwargs, result
+            del args, kwargs, result, known
 
 
 class _Recomputing(_Watching):
@@ -263,7 +283,10 @@ class _Recomputing(_Watching):
 
     def call(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
         if number >= len(self.calls) or self.calls[number] != _name(func):
-            raise ModelFileError(f"{self.name}: two runs of the forward pass call other functions, so its attention cores are not known; {_OTHERWISE}")
+            raise ModelFileError(
+                f"{self.name}: its forward pass calls other functions when run again, so no attention core "
+                f"is known; {_OTHERWISE}"
+            )
         if number in self.starts:
             self.open = _Open(self.starts[number])
         if self.open is None:
@@ -283,7 +306,8 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forward(name: str, run: Callable[[], Any]) -> Any:
-    """Run a forward pass with its attention cores recomputed in backward. Raises ModelFileError where there is none."""
+    """Run a forward pass with its attention cores recomputed in backward. Raises ModelFileError where there
+    is none."""
     if not torch.is_grad_enabled():
         return run()
     listing = _Listing()
@@ -292,7 +316,8 @@ def forward(name: str, run: Callable[[], Any]) -> Any:
     found = cores(listing.calls)
     if not found:
         raise ModelFileError(
-            f"{name}: no attention core to recompute: no fused attention, and no softmax between two products of activations; {_OTHERWISE}"
+            f"{name}: no attention core to recompute: no fused attention, and no softmax between two "
+            f"products of activations; {_OTHERWISE}"
         )
     names = [call.name for call in listing.calls]
     del listing
