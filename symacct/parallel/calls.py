@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import sympy as sp
 
@@ -11,17 +11,34 @@ from symacct.graph import Node, Ref, Tensor
 from symacct.parallel.layout import WHOLE, Layout, Part, Summand, local_shape
 
 Expr = sp.Expr
-Sharder = Any  # the walk in symacct.parallel.sharding, which imports this module
 Shape = tuple[Expr, ...]
 _WHOLE_VIEWS = ("aten.view", "aten._unsafe_view", "aten.t", "aten.transpose", "aten.permute", "aten.expand", "aten.detach", "aten.unsqueeze")
 _EARLIER = ("forward", "loss")
+
+
+class Walk(Protocol):
+    """What a call needs of the walk that it is part of."""
+
+    division: Any
+    tensors: dict[str, Tensor]
+    maker: dict[str, Node]
+    tables: dict[str, str]
+    layouts: dict[str, Layout]
+    versions: dict[tuple[str, str, Layout], str]
+    made: dict[str, Tensor]
+    notes: tuple[str, ...]
+
+    def integral(self, ratio: Expr) -> bool: ...
+    def settled_part(self, shape: Shape) -> Part | None: ...
+    def fresh(self, stem: str) -> str: ...
+    def emit(self, node: Node, source: str) -> None: ...
 
 
 @dataclass
 class Placing:
     """A node's operands by name, those of a list as "tensors.0". `chosen` names the versions that replace operands."""
 
-    sharder: Sharder
+    sharder: Walk
     node: Node
     chosen: dict[str, str] = field(default_factory=dict)
 
@@ -166,7 +183,7 @@ class Placing:
         return self.node.phase if self.node.phase != "gradients" else "backward"
 
 
-def sharder_layout(sharder: Sharder, ref: Ref) -> Layout:
+def sharder_layout(sharder: Walk, ref: Ref) -> Layout:
     return sharder.layouts.get(ref.value, WHOLE)
 
 

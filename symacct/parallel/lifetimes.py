@@ -8,34 +8,52 @@ long, so that live bytes are never less than they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 import sympy as sp
 
-from symacct.graph import Death, Loop
+from symacct.graph import Death, Graph, Loop
 from symacct.symbols import symbol
-
-if TYPE_CHECKING:
-    from symacct.parallel.sharding import Birth, Sharder
 
 _EARLY = ("forward", "loss")
 
 
-def deaths_of(sharder: Sharder) -> Mapping[str, tuple[Death, ...]] | None:
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A storage that a collective makes: by which node, in which regions, of which storage, and in which phase."""
+
+    node: str
+    loops: tuple[Loop, ...]
+    source: str
+    phase: str
+
+
+class Walked(Protocol):
+    """What a walk over a graph leaves: births, the last reader of each storage, and where every node stands."""
+
+    graph: Graph
+    births: dict[str, Birth]
+    last: dict[str, str]
+    where: dict[str, tuple[str, tuple[int, ...]]]
+    home: dict[str, tuple[int, ...]]
+
+
+def deaths_of(walk: Walked) -> Mapping[str, tuple[Death, ...]] | None:
     """Where each storage of a rank dies; None where the whole step's deaths follow no rule."""
-    if sharder.graph.deaths is None:
+    if walk.graph.deaths is None:
         return None
-    found = dict(sharder.graph.deaths)
-    for storage, birth in sharder.births.items():
-        made = sharder.home[birth.source] if birth.source in sharder.home else None
-        if birth.source in found and sharder.last[birth.source] == birth.node and made == _regions(birth):
+    found = dict(walk.graph.deaths)
+    for storage, birth in walk.births.items():
+        made = walk.home.get(birth.source)
+        if birth.source in found and walk.last[birth.source] == birth.node and made == _regions(birth):
             found[birth.source] = (_after(birth.node, birth.loops),)
-        reader = sharder.last.get(storage, birth.node)
-        phase, regions = sharder.where[reader]
+        reader = walk.last.get(storage, birth.node)
+        phase, regions = walk.where[reader]
         if regions == _regions(birth) and (phase in _EARLY) == (birth.phase in _EARLY):
             found[storage] = (_after(reader, birth.loops),)
-        elif birth.source in sharder.graph.deaths and made == _regions(birth):
-            found[storage] = sharder.graph.deaths[birth.source]
+        elif birth.source in walk.graph.deaths and made == _regions(birth):
+            found[storage] = walk.graph.deaths[birth.source]
     return found
 
 

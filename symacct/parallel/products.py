@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from symacct.parallel.layout import SUMMAND, WHOLE, Layout, Part
 from symacct.parallel.laws import LAWS, Call, Undivided
+from symacct.parallel.layout import SUMMAND, WHOLE, Layout, Part
 
 _ROWS, _SUM, _COLUMNS, _BATCH = "rows", "sum", "columns", "batch"
 _OUT = {_ROWS: -2, _COLUMNS: -1}

@@ -16,7 +16,18 @@ from symacct.parallel.collectives import Traffic, traffic_of
 from symacct.parallel.data import States, data_traffic, divided_states, gathered_bytes
 from symacct.parallel.degrees import AXES, Degrees, Names, names_for
 from symacct.parallel.experts import expert_traffic
-from symacct.parallel.holdings import AFTER, BEFORE, INSIDE, Holding, boundary, depth_of, holdings, kept_by_place, layer_count, one_tower
+from symacct.parallel.holdings import (
+    AFTER,
+    BEFORE,
+    INSIDE,
+    Holding,
+    boundary,
+    depth_of,
+    holdings,
+    kept_by_place,
+    layer_count,
+    one_tower,
+)
 from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose

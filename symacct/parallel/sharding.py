@@ -22,10 +22,11 @@ from symacct.domain import Domain
 from symacct.errors import Unsupported
 from symacct.graph import SOURCES, Graph, Item, Loop, Node, Ref, Tensor
 from symacct.parallel.calls import Placing
-from symacct.parallel.layout import GRADIENT, SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
 from symacct.parallel.laws import Undivided, layouts_of
-from symacct.symbols import symbol
+from symacct.parallel.layout import GRADIENT, SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
+from symacct.parallel.lifetimes import Birth
 from symacct.parallel.products import product  # noqa: F401  registers the laws of products
+from symacct.symbols import symbol
 
 Expr = sp.Expr
 _POINTS = 4
@@ -54,16 +55,6 @@ class Refusal:
     node: Node
     why: str
     origins: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """A storage that a collective makes: by which node, in which regions, of which storage, and in which phase."""
-
-    node: str
-    loops: tuple[Loop, ...]
-    source: str
-    phase: str
 
 
 @dataclass
