@@ -214,6 +214,15 @@ def test_options_that_contradict_are_refused():
         derived(recipe="mixed", optimizer=optim.LBFGS)
 
 
+def test_a_claim_about_masters_and_an_appendix_speak_of_them(capsys):
+    assert cli.main(["check", str(MLP), "bytes.master = 4*N", "--recipe", "mixed"]) == 0
+    assert cli.main(["check", str(MLP), "bytes.master = 4*d*f", "--recipe", "mixed"]) == 1
+    assert "0.bias.master" in capsys.readouterr().out
+    assert cli.main(["latex", str(MLP), "--recipe", "mixed"]) == 0
+    written = capsys.readouterr().out
+    assert r"M_{\mathrm{master}} &= 4\,P" in written and "a training step (recipe mixed)" in written
+
+
 def test_the_command_line_names_the_recipe(capsys):
     assert cli.main(["derive", str(MLP), "--recipe", "mixed", "--dtype", "fp16", "--accumulate"]) == 0
     said = capsys.readouterr()

@@ -73,7 +73,7 @@ def short(answer: Answer, by: Sequence[str] = ()) -> list[Block]:
 
 def _opening(answer: Answer) -> Iterator[Block]:
     graph, convention = answer.ledger.graph, answer.ledger.convention
-    mode = _MODES.get(graph.mode, graph.mode)
+    mode = _MODES.get(graph.mode, graph.mode) + (f" ({graph.variant})" if graph.variant else "")
     yield Heading(spans("The cost of ", Code(graph.target)), 1)
     named = "" if convention.name == "symacct" else f", as {convention.name} counts ({convention.source})"
     yield Paragraph(

@@ -27,6 +27,7 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "bytes.params": (r"M_{\mathrm{params}}", "bytes of the parameters"),
     "bytes.grads": (r"M_{\mathrm{grads}}", "bytes of the gradients"),
     "bytes.optimizer": (r"M_{\mathrm{optimizer}}", "bytes of the optimizer's state"),
+    "bytes.master": (r"M_{\mathrm{master}}", "bytes of float32 copies of the parameters, part of these"),
     "bytes.saved": (r"M_{\mathrm{saved}}", "bytes kept for the backward pass"),
     "bytes.peak": (r"M_{\mathrm{peak}}", "bytes alive at the peak of a step"),
     "bytes.kv_cache": (r"M_{\mathrm{cache}}", "bytes of the key/value cache"),
@@ -42,6 +43,7 @@ _WHOLES = {  # the earlier formula that a later one may be said by
     "bytes.params": "params.total",
     "bytes.grads": "params.total",
     "bytes.optimizer": "params.total",
+    "bytes.master": "params.total",
 }
 
 

@@ -158,7 +158,7 @@ def _bytes(answer: Answer) -> Iterator[Total]:
 
 
 def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
-    """The peak: of many places that may hold it, the one that does at these sizes; without sizes, how many."""
+    """The peak: of many places that may hold it, the one that does at these sizes, else how many."""
     places = peak.args if isinstance(peak, sp.Max) else (peak,)
     if len(places) == 1:
         yield _total(answer, label, "", peak, size)
@@ -182,7 +182,7 @@ def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[
 
 
 def _written(answer: Answer, expr: Expr) -> str:
-    """A formula as text; where widths are symbols, a sum for each of them, as a multiple of N if it is one."""
+    """A formula as text; where widths are symbols, a sum for each of them, a multiple of N if it is one."""
     state = answer.formulas.get("bytes.optimizer")
     if state is not None and state.has(sp.Min) and expr.has(sp.Min):
         return _eight_bit(answer, expr)
