@@ -56,8 +56,8 @@ traced = _all(
     ),
     click.option(
         "--checkpoint",
-        metavar="full|PATTERN",
-        help="Recompute each block, or the modules whose paths fit, in backward by torch's checkpoint.",
+        metavar="full|selective|PATTERN",
+        help="Recompute each block, the attention cores alone, or the modules whose paths fit, in backward by torch's checkpoint.",
     ),
 )
 
@@ -152,8 +152,21 @@ def ledger_of(target: str, options: dict[str, Any]) -> Ledger:
     return Ledger(graph, chosen, options["allow_unknown"])
 
 
+def given_of(graph: Graph, options: dict[str, Any]) -> tuple[str, ...]:
+    """The relations of `--given`; with `--at` but no head width, `d_h = d/h` as in most models, which is said."""
+    from symacct.report.relations import numbers
+
+    known = {**graph.values, **numbers(options["at"])}
+    told = any("d_h" in text for text in options["given"])
+    if not options["at"] or "d_h" not in graph.symbols or "d_h" in known or told or not {"d", "h"} <= set(known):
+        return tuple(options["given"])
+    say("note: --at leaves out d_h; it is taken as d/h")
+    return (*options["given"], "d_h = d/h")
+
+
 def answer_of(target: str, options: dict[str, Any]) -> Answer:
     """A target's ledger under the options of `traced`, `priced` and `sized`."""
     from symacct.report.answer import answer
 
-    return answer(ledger_of(target, options), options["at"], options["given"])
+    ledger = ledger_of(target, options)
+    return answer(ledger, options["at"], given_of(ledger.graph, options))

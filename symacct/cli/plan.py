@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from symacct.cli.options import asked_of, debug, formats, ledger_of, priced, sized, traced, trained
+from symacct.cli.options import asked_of, debug, formats, given_of, ledger_of, priced, sized, traced, trained
 from symacct.devices import DTYPES
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def case_of(ledger: Ledger, solve: str | None, options: dict[str, Any]) -> tuple
     from symacct.report.relations import numbers, relations
 
     graph = ledger.graph
-    known = relations(options["given"], graph.symbols)
+    known = relations(given_of(graph, options), graph.symbols)
     asked = numbers(options["at"])
     sizes = known.completed({**graph.values, **asked})
     ranks = False

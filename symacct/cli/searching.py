@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from symacct.cli.options import asked_of, ledger_of, say
+from symacct.cli.options import asked_of, given_of, ledger_of, say
 
 if TYPE_CHECKING:
     from symacct.account import Ledger
@@ -31,7 +31,7 @@ def searched(target: str, form: str, options: dict[str, Any]) -> int:
     batch = samples_of(ledger.graph)
     if batch is None or not batch.is_Symbol:
         raise SizeError(f"{target} names no size for the batch, so there is nothing to spread over the cards")
-    known = relations(options["given"], ledger.graph.symbols)
+    known = relations(given_of(ledger.graph, options), ledger.graph.symbols)
     sizes = known.completed({**ledger.graph.values, **numbers(options["at"])}) | {batch.name: 1}
     ledger.checked({name: value for name, value in sizes.items() if name in ledger.graph.symbols})
     setting = _in_precision(setting, ledger, sizes, options)
