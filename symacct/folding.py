@@ -77,7 +77,7 @@ def merge(short: tuple[Item, ...], long: tuple[Item, ...], size: str, value: int
     for start, length in sites:
         begin, end = _run(long, start, length, position)
         copies = (end - begin) // length
-        begin += _rotation(long, begin, length, copies, (end - begin) - copies * length)
+        begin, copies = _settled(long, begin, length, copies, (end - begin) - copies * length)
         items += _merged(short, long, partner, position, begin, size, value, step)
         count = (symbol(size) - value) / step + copies
         unit = _merged_unit(short, long, partner, begin, length, copies, size, value, step)
@@ -143,17 +143,49 @@ def _run(items: tuple[Item, ...], start: int, length: int, floor: int) -> tuple[
     return max(begin, floor), end
 
 
+def _settled(items: tuple[Item, ...], begin: int, length: int, copies: int, slack: int) -> tuple[int, int]:
+    """Where the first copy begins, and how many there are: as many as fit, if they are layers of one list.
+
+    What stands beside a list of layers may run the same ops as one of them, as the first block of the next stage does:
+    a copy that lies across two layers, or in another list than the others, is then left out.
+    """
+    offset = _rotation(items, begin, length, copies, slack)
+    if copies < 3 or _strays(items, begin + offset, length, copies) == 0:
+        return begin + offset, copies
+    for later in range(slack + length + 1):
+        fewer = copies - 1
+        if later + fewer * length <= copies * length + slack and _strays(items, begin + later, length, fewer) == 0:
+            return begin + later, fewer
+    return begin + offset, copies
+
+
 def _rotation(items: tuple[Item, ...], begin: int, length: int, copies: int, slack: int) -> int:
     """Where in the slack a copy begins: there where one copy stays within one index of the module list."""
-
-    def breaks(offset: int) -> int:
-        indices = [_index(items[begin + offset + p].path, items[begin + offset + p + length].path) for p in range(length)]
-        known = [index for index in indices if index is not None]
-        return sum(x != y for x, y in zip(known, known[1:], strict=False))
-
     if copies < 2 or slack == 0:
         return 0
-    return min(range(slack + 1), key=lambda offset: (breaks(offset), offset))
+    return min(range(slack + 1), key=lambda offset: (_breaks(items, begin + offset, length), offset))
+
+
+def _breaks(items: tuple[Item, ...], begin: int, length: int) -> int:
+    """How often the index of the layer changes within a copy."""
+    indices = [_index(items[begin + p].path, items[begin + p + length].path) for p in range(length)]
+    known = [index for index in indices if index is not None]
+    return sum(x != y for x, y in zip(known, known[1:], strict=False))
+
+
+def _strays(items: tuple[Item, ...], begin: int, length: int, copies: int) -> int:
+    """Changes of the layer within a copy, and steps between copies that change more of a path than the others do."""
+    steps = [
+        tuple(_differing(items[begin + p].path, items[begin + p + length].path) for p in range(start, start + length))
+        for start in range(0, (copies - 1) * length, length)
+    ]
+    plainest = min(steps, key=lambda step: sum(map(len, step)))
+    return _breaks(items, begin, length) + sum(step != plainest for step in steps)
+
+
+def _differing(path: str, later: str) -> tuple[int, ...]:
+    """At which parts two module paths differ."""
+    return tuple(k for k, (mine, other) in enumerate(zip(path.split("."), later.split("."), strict=False)) if mine != other)
 
 
 def _index(path: str, later: str) -> int | None:

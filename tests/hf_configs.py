@@ -72,6 +72,14 @@ def t5(d: int, f: int, L: int, h: int) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def rwkv(d: int, L: int) -> dict[str, Any]:
+    """Without the halving of every sixth layer in inference, which is for half precision."""
+    return config(
+        "RwkvForCausalLM", "rwkv", vocab_size=50277, hidden_size=d, num_hidden_layers=L, rescale_every=0,
+        attention_hidden_size=d, intermediate_size=4 * d, context_length=1024,
+    )  # fmt: skip
+
+
 def deepseek(architecture: str, model_type: str, **fields: Any) -> dict[str, Any]:
     return config(
         architecture, model_type, num_attention_heads=128, num_key_value_heads=128,
@@ -129,6 +137,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base-uncased, bare": (bert("BertModel", 768, 12, 12), 109482240),
     "bert-base-uncased, masked": (bert("BertForMaskedLM", 768, 12, 12), 109514298),
     "bert-base-uncased, pretraining": (bert("BertForPreTraining", 768, 12, 12), 110106428),
+    "bert-large-uncased, bare": (bert("BertModel", 1024, 24, 16), 335141888),
     "bert-large-uncased, masked": (bert("BertForMaskedLM", 1024, 24, 16), 335174458),
     "roberta-base": (
         config("RobertaModel", "roberta", vocab_size=50265, hidden_size=768, num_hidden_layers=12,
@@ -168,6 +177,14 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
                state_size=16, expand=2, time_step_rank=48),
         129135360,
     ),
+    "mamba-2.8b": (
+        config("MambaForCausalLM", "mamba", vocab_size=50280, hidden_size=2560, num_hidden_layers=64,
+               state_size=16, expand=2, time_step_rank=160),
+        2768345600,
+    ),
+    "rwkv-169m": (rwkv(768, 12), 169342464),
+    "rwkv-430m": (rwkv(1024, 24), 430397440),
+    "rwkv-1b5": (rwkv(2048, 24), 1515106304),
     "deepseek-v2": (
         deepseek("DeepseekV2ForCausalLM", "deepseek_v2", vocab_size=102400, hidden_size=5120,
                  intermediate_size=12288, moe_intermediate_size=1536, num_hidden_layers=60,

@@ -270,3 +270,29 @@ def test_dit_follows_its_closed_form():
         assert at["params.total"] == parameters, name
         assert at["params.trainable"] == trained, name
         assert at["flops.forward"] == 2 * products, name
+
+
+# A family of any depths
+
+
+def test_one_formula_counts_every_resnet_by_the_depths_of_its_stages():
+    """torchvision's ResNet-50, 101 and 152 from one derivation: each stage's blocks beside its first."""
+    ledger = block(
+        lambda a, b, c, e: models.resnet(models.bottleneck, 4, (a, b, c, e), 64, 1000),
+        lambda: torch.randn(1, 3, 224, 224),
+        a=2, b=3, c=4, e=2,
+    )  # fmt: skip
+    # A further block: 1 by 1, 3 by 3, 1 by 1, four times as wide outside; scales and shifts for each channel.
+    blocks = sum(
+        (symbol(count) - 1) * (17 * width**2 + 2 * 6 * width)
+        for count, width in zip("abce", (64, 128, 256, 512), strict=True)
+    )
+    total = ledger.formulas["params.total"]
+    assert sp.expand(total - blocks - total.xreplace(dict.fromkeys(total.free_symbols, sp.Integer(1)))) == 0
+    for depths, parameters, products in (
+        ((3, 4, 6, 3), 25_557_032, 4_089_184_256),
+        ((3, 4, 23, 3), 44_549_160, 7_801_405_440),
+        ((3, 8, 36, 3), 60_192_808, 11_513_626_624),
+    ):
+        at = ledger.at(**dict(zip("abce", depths, strict=True)))
+        assert (at["params.total"], at["flops.forward"]) == (parameters, 2 * products)

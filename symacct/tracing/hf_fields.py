@@ -64,6 +64,7 @@ FIELDS = (
     Field("L_d", ("num_decoder_layers", "decoder_layers"), 2, follows="L", meaning="decoder layers"),
     Field("h_d", ("decoder_attention_heads",), 8, follows="h", meaning="decoder attention heads"),
     Field("f_d", ("decoder_ffn_dim",), 416, follows="f", meaning="decoder feed-forward width"),
+    Field("d_a", ("attention_hidden_size",), 240, follows="d", meaning="attention width"),
     Field("d_e", ("embedding_size", "word_embed_proj_dim"), 72, follows="d", meaning="embedding width"),
 )
 EXAMPLE_INPUTS = {"B": 3, "S": 26, "T": 14}

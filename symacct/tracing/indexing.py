@@ -13,10 +13,23 @@ from symacct.tracing.private import FakeTensor
 
 def getitem(self: torch.Tensor, key: Any) -> Any:
     """Index by plain parts one axis at a time: a symbolic run would dispatch full slices, which a concrete one does not."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if (isinstance(self, FakeTensor) or self.is_meta) and len(parts) > 1 and all(map(_is_plain, parts)):
-        return _index_axes(self, parts)
-    return private.plain_getitem(self, key)
+    if not _by_axes(self, key):
+        return private.plain_getitem(self, key)
+    result = _index_axes(self, key)
+    return torch.ops.aten.alias(self) if result is self else result
+
+
+def setitem(self: torch.Tensor, key: Any, value: Any) -> None:
+    """Assign to what `getitem` finds, by the same ops."""
+    if _by_axes(self, key):
+        private.plain_setitem(_index_axes(self, key), Ellipsis, value)
+    else:
+        private.plain_setitem(self, key, value)
+
+
+def _by_axes(tensor: torch.Tensor, key: Any) -> bool:
+    known = isinstance(tensor, FakeTensor) or tensor.is_meta
+    return known and isinstance(key, tuple) and len(key) > 1 and all(map(_is_plain, key))
 
 
 def _is_number(given: Any, number: int) -> bool:
@@ -37,7 +50,7 @@ def _is_plain(part: Any) -> bool:
 
 
 def _index_axes(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
-    """Basic indexing one axis at a time, as ATen does it: unsqueeze, select, and slices that are not full."""
+    """Basic indexing one axis at a time, as ATen does it: unsqueeze, select, and slices that are not full; itself if all are."""
     taken = sum(part is not None and part is not Ellipsis for part in parts)
     result, axis = tensor, 0
     for part in parts:
@@ -50,7 +63,7 @@ def _index_axes(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
             axis += 1
         else:
             result = result.select(axis, part)
-    return torch.ops.aten.alias(tensor) if result is tensor else result
+    return result
 
 
 def _slice(tensor: torch.Tensor, axis: int, part: slice) -> torch.Tensor:

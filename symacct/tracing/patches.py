@@ -22,7 +22,7 @@ import torch.optim.optimizer as torch_optimizer
 from symacct.tracing import private
 from symacct.tracing.autocast import emulating, lowered
 from symacct.tracing.conversion import converting
-from symacct.tracing.indexing import getitem
+from symacct.tracing.indexing import getitem, setitem
 from symacct.tracing.integers import Integral, whole_numbers
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import FakeTensor
@@ -85,10 +85,9 @@ def _functions(device: str) -> dict[int, tuple[Any, Any]]:
     pairs: list[tuple[Any, Any]] = [(math.sqrt, _sqrt(math.sqrt)), (math.prod, _product(math.prod))]
     if "numpy" in sys.modules:
         pairs.append((sys.modules["numpy"].sqrt, _sqrt(sys.modules["numpy"].sqrt)))
-    for module in (torch.nn.init, sys.modules.get("transformers.initialization")):
-        for name, function in vars(module).items() if module is not None else ():
-            if name.endswith("_") and not name.startswith("_") and callable(function):
-                pairs.append((function, _no_initialiser(function)))
+    for name, function in vars(torch.nn.init).items():
+        if name.endswith("_") and not name.startswith("_") and callable(function):
+            pairs.append((function, _no_initialiser(function)))
     pairs.append((F.scaled_dot_product_attention, _attention(F.scaled_dot_product_attention, device)))
     pairs.append((torch_optimizer._get_value, number_of))
     pairs.append((torch.histc, _histogram(torch.histc)))
@@ -106,9 +105,13 @@ def _members(device: str) -> list[tuple[Any, str, Any]]:
     members: list[tuple[Any, str, Any]] = [
         (numbers, "Integral", Integral),
         (torch.Tensor, "__getitem__", getitem),
+        (torch.Tensor, "__setitem__", setitem),
         (torch.nn.Module, "_apply", converting(torch.nn.Module._apply)),
     ]
     members.append(private.grouped_products())
+    if "transformers.modeling_utils" in sys.modules:
+        models = sys.modules["transformers.modeling_utils"].PreTrainedModel
+        members.append((models, "initialize_weights", _unless_fake(models.initialize_weights)))
     if device == "cuda":
         members.append((private.dropout_owner(), "dropout", _dropout(torch.dropout)))
     return members
@@ -140,6 +143,17 @@ def _no_initialiser(original: Callable[..., Any]) -> Callable[..., Any]:
         return tensor if isinstance(tensor, FakeTensor) else original(tensor, *args, **kwargs)
 
     return initialise
+
+
+def _unless_fake(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A model's own initialisation, which branches on sizes and makes matrices that no step sees."""
+
+    def initialize_weights(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(p, FakeTensor) for p in self.parameters()):
+            return None
+        return original(self, *args, **kwargs)
+
+    return initialize_weights
 
 
 def _is_no_fake(_: Any) -> bool:

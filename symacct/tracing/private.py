@@ -305,6 +305,7 @@ def symbolic_metadata() -> Iterator[None]:
 
 
 plain_getitem = torch._C.TensorBase.__getitem__
+plain_setitem = torch._C.TensorBase.__setitem__
 plain_bool = torch._C.TensorBase.__bool__
 
 

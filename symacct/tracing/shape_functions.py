@@ -22,6 +22,14 @@ def padded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None
     return tensor.new_empty(shape)
 
 
+def polar(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Complex numbers from lengths and angles of symbolic sizes, which polar's own shape function turns into numbers."""
+    lengths, angles = args
+    if not any(isinstance(size, torch.SymInt) for size in (*lengths.shape, *angles.shape)):
+        return None
+    return torch.empty_like(lengths * angles, dtype=lengths.dtype.to_complex())
+
+
 def attention_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, ...] | None:
     """Gradients of memory-efficient attention, shaped as its operands; torch's shape function pads that of the bias."""
     query, key, value, bias, mask = *args[1:5], args[10]
@@ -66,5 +74,6 @@ class Shaping(TorchDispatchMode):
 _REDUCING = ("aten._foreach_norm", "aten._foreach_max", "aten._foreach_powsum")
 RESULTS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
     "aten.constant_pad_nd": padded,
+    "aten.polar": polar,
     "aten._scaled_dot_product_efficient_attention_backward": attention_gradients,
 }
