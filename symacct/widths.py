@@ -35,14 +35,15 @@ def symbolic(graph: Graph, dtype: str, wide: Graph) -> Graph:
         raise ModelFileError(
             f"{graph.target}: the size {taken[0]} has the name of a symbolic width; call it something else"
         )
-    classes = _classes(graph, dtype)
+    same = _ops(graph) == _ops(wide)
+    fixed = _fixed(graph, wide, dtype) if same else frozenset()
+    classes = {storage: name for storage, name in _classes(graph, dtype).items() if storage not in fixed}
     weights = {
         value: size / width(dtype) * symbol(classes[value]) if value in classes else size
         for value, size in graph.storages.items()
     }
     used = {name for name in SYMBOLIC if name in classes.values()}
     known = {name: SymbolInfo(SYMBOLIC[name], width(dtype)) for name in SYMBOLIC if name in used}
-    same = _ops(graph) == _ops(wide)
     narrow = [] if same else [name for name in ("w_p", "w_a") if name in used]
     casts = [Assumption("branch", sp.Lt(symbol(name), width("float32")), None, "") for name in narrow]
     made = replace(
@@ -76,9 +77,17 @@ def _classes(graph: Graph, dtype: str) -> dict[str, str]:
     return {storage: name for storage, name in found.items() if tensors[storage].dtype == dtype}
 
 
+def _fixed(graph: Graph, wide: Graph, dtype: str) -> frozenset[str]:
+    """Storages that have this dtype in float32 as well, because the code itself says so."""
+    pairs = zip(graph.placed(), wide.placed(), strict=True)
+    outputs = (pair for low, high in pairs for pair in zip(low.node.outputs, high.node.outputs, strict=True))
+    return frozenset(low.storage for low, high in outputs if low.dtype == high.dtype == dtype)
+
+
 def _renamed(items: tuple[Item, ...], classes: Mapping[str, str], dtype: str) -> tuple[Item, ...]:
     def tensor(out: Tensor) -> Tensor:
-        return replace(out, dtype=classes.get(out.storage, dtype)) if out.dtype == dtype else out
+        follows = out.dtype == dtype and out.storage in classes
+        return replace(out, dtype=classes[out.storage]) if follows else out
 
     def item(part: Item) -> Item:
         if isinstance(part, Loop):

@@ -98,6 +98,26 @@ def test_mixed_widths_are_those_of_each_kind(symbolic):
     assert (found["bytes.grads"], found["bytes.optimizer"]) == (wide["bytes.grads"], wide["bytes.optimizer"])
 
 
+class Scales(nn.Module):
+    """A table that the code itself makes in bfloat16, whatever the model is in."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.layer = nn.Linear(d, d, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) * torch.ones(x.shape[-1], dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("number", BYTES)
+def test_what_the_code_makes_in_two_bytes_stays_so(number):
+    made = derived(Scales, dims={"B": 2, "d": 8}, widths="symbolic")
+    assert made.graph.assumptions == ()
+    assert made.formulas["bytes.saved"] == parse("w_a*B*d + 2*d")  # the input, and the table
+    dtype = derived(Scales, dims={"B": 2, "d": 8}, dtype=BYTES[number]).at(B=5, d=12)
+    assert made.at(B=5, d=12, w_p=number, w_g=number, w_o=number, w_a=number) == dtype
+
+
 class Casts(nn.Module):
     def __init__(self, d):
         super().__init__()
