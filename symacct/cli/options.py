@@ -52,7 +52,7 @@ traced = _all(
     click.option(
         "--dtype",
         metavar="|".join(BUILT),
-        help="Convert the model and its inputs; left out, they stay as the code makes them.",
+        help="Convert the model and its inputs; left out, they stay as the code makes them (of a config, float32).",
     ),
     click.option(
         "--checkpoint",
