@@ -27,10 +27,12 @@ def blocks(language: str) -> list[str]:
 
 
 def order() -> str:
-    """The modules that there are, in their order, as a paragraph."""
-    there = {unit(name) for name in sources()}
+    """The modules that there are, in their order, as a paragraph; a family such as `verify_…` as `verify*`."""
+    there = [word for word in ORDER if word in {unit(name) for name in sources()}]
+    heads = [word.partition("_")[0] for word in there]
+    words = [f"{head}*" if head and heads.count(head) > 1 else word for word, head in zip(there, heads, strict=True)]
     lines = [""]
-    for word in (word for word in ORDER if word in there):
+    for word in dict.fromkeys(words):
         if len(lines[-1]) + len(word) > WIDTH:
             lines.append("")
         lines[-1] += f"{word} "
