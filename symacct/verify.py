@@ -204,6 +204,11 @@ class _Here:
         graph, sizes = self.of.ledger.graph, dict(self.point.sizes)
         for key, oracle, seen_bytes in memory.observed(self.of.source, graph, sizes, self.run.saved_bytes, self.trace):
             yield from self._check(key, oracle, seen_bytes)
+        if graph.device == "cpu" and graph.first_peak is not None:
+            observed = memory.first_peak(self.of.source, sizes)
+            values = [live.xreplace(self._numbers) for _, live in graph.first_peak]
+            expected = int(max(values))
+            yield Check("bytes.peak, first step", memory.FIRST, self.point.sizes, f"the largest of {len(values)} forms", observed, expected, observed == expected, "")
         if graph.device == "cuda" and not memory.gpu():
             self.of.notes[memory.UNSEEN] = None
         elif graph.device == "cuda" and graph.mode == "train":

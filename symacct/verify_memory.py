@@ -27,6 +27,7 @@ UNSEEN = (
     "no GPU here: torch.cuda.max_memory_allocated is not compared, kept bytes and the peak are those of fake "
     "tensors with CUDA behaviour"
 )
+FIRST = "births and deaths of storages in a real first step"
 ON_GPU = "bytes that a real step on the GPU asks the allocator for at most, workspaces left out"
 
 
@@ -42,6 +43,11 @@ def observed(
         yield "bytes.saved", HOOKS, saved_by_hooks
     elif graph.mode == "train":
         yield "bytes.saved", FAKE, sum(fake.storages[storage] for storage in fake.kept)
+
+
+def first_peak(source: ModelSource, sizes: dict[str, int]) -> int:
+    """The peak of a real first step on the CPU, which makes the optimizer's state."""
+    return live_peak(trace_real(source, "train", sizes, first=True))
 
 
 def gpu() -> bool:
