@@ -8,6 +8,7 @@ products, since DTensor has no strategy for a CPU's fused kernel.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_module
@@ -48,11 +50,15 @@ _KINDS = {"all_gather": "all_gather", "allgather": "all_gather", "reduce_scatter
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A collective that a rank took part in. `payload`: the bytes of the whole tensor, however many ranks hold it."""
+    """A collective that a rank took part in. `payload`: the bytes of the whole tensor, however many ranks hold it.
+
+    `by` says who asked for it: "DTensor" or "fully_shard".
+    """
 
     kind: str
     phase: str
     payload: int
+    by: str = "DTensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,58 +73,70 @@ class Rank:
     flops_backward: int
     sent: tuple[Sent, ...]
     owed: tuple[tuple[str, int], ...] = ()
+    saved_bytes: int = 0  # storages kept for backward, without what the model owns
     params_bytes: int = 0
     grads_bytes: int = 0
     state_bytes: int = 0  # after an optimizer's step, where one was made
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """How torch is to divide weights: a style, "colwise" or "rowwise", by module path, and among how many ranks.
+
+    `sequence` is the dimension of the sequence if it is divided between the products.
+    """
+
+    styles: Mapping[str, str]
+    ranks: int
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """How torch is to spread parameters, gradients and state: module paths that are gathered as one, and how many ranks.
+
+    `again` is `reshard_after_forward`; by default torch gathers all but the root again for backward. The optimizer,
+    AdamW unless told, makes its state too.
+    """
+
+    units: Sequence[str]
+    ranks: int
+    optimizer: Maker | None = None
+    again: bool | None = None
+
+
 @contextmanager
-def fake_ranks(count: int, rank: int = 0) -> Iterator[DeviceMesh]:
-    """A mesh of `count` ranks; this process is one of them. Raises Unsupported inside a real process group."""
+def fake_ranks(data: int, tensor: int = 1, rank: int = 0) -> Iterator[DeviceMesh]:
+    """A mesh of data × tensor ranks; this process is one of them. Raises Unsupported inside a real process group."""
     if dist.is_initialized():
         raise Unsupported("a process group is there already: verify divides models in a fake one; run it outside torchrun")
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=data * tensor)
     try:
-        yield init_device_mesh("cpu", (count,))
+        yield init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
     finally:
         dist.destroy_process_group()
 
 
-def tensor_rank(
-    model: nn.Module, inputs: Any, loss: Loss | None, styles: Mapping[str, str], ranks: int, sequence: int | None = None
-) -> Rank:
-    """The first of `ranks` tensor-parallel ranks. `styles`: "colwise" or "rowwise" by module path. The model is changed.
-
-    `sequence` is the dimension of the sequence if it is divided between the products.
-    """
+def rank_of(model: nn.Module, inputs: Any, loss: Loss | None, tensors: Tensors | None = None, shards: Shards | None = None) -> Rank:
+    """The first rank of a model that torch divides so. The model is changed."""
     tied = _tied(model)
-    plan = _styles(model, inputs, styles, sequence)
-    with fake_ranks(ranks) as mesh:
+    plan = _styles(model, inputs, tensors) if tensors else {}
+    with fake_ranks(shards.ranks if shards else 1, tensors.ranks if tensors else 1) as mesh:
         for path, style in plan.items():
             if isinstance(style, PrepareModuleInputOutput):
-                distribute_module(model.get_submodule(path), mesh)
-        parallelize_module(model, mesh, plan)
-        _tie(model, tied)
-        return _step(model, inputs, loss)
-
-
-def sharded_rank(
-    model: nn.Module, inputs: Any, loss: Loss | None, units: Sequence[str], ranks: int, optimizer: Maker | None = None, again: bool | None = None
-) -> Rank:
-    """The first of `ranks` ranks of FSDP2: `fully_shard` on each unit, then on the model. The model is changed.
-
-    The optimizer, AdamW unless told, makes its state too. `again` is `reshard_after_forward`; by default torch gathers
-    all but the root again for backward.
-    """
-    with fake_ranks(ranks) as mesh:
-        for path in units:
-            fully_shard(model.get_submodule(path), mesh=mesh, reshard_after_forward=again)
-        fully_shard(model, mesh=mesh, reshard_after_forward=again)
+                distribute_module(model.get_submodule(path), mesh["tensor"])
+        if tensors:
+            parallelize_module(model, mesh["tensor"], plan)
+            _tie(model, tied)
+        if not shards:
+            return _step(model, inputs, loss)
+        for module in (*map(model.get_submodule, shards.units), model):
+            fully_shard(module, mesh=mesh["data"], reshard_after_forward=shards.again)
         rank = _step(model, inputs, loss)
-        made = (optimizer or torch.optim.AdamW)(model.parameters())
-        made.step()
-        return replace(rank, state_bytes=_bytes(tree_leaves(list(made.state.values()))))
+        optimizer = (shards.optimizer or torch.optim.AdamW)(model.parameters())
+        optimizer.step()
+        return replace(rank, state_bytes=_bytes(tree_leaves(list(optimizer.state.values()))))
 
 
 def _tied(model: nn.Module) -> list[list[str]]:
@@ -139,7 +157,8 @@ def _tie(model: nn.Module, groups: list[list[str]]) -> None:
 # Styles
 
 
-def _styles(model: nn.Module, inputs: Any, styles: Mapping[str, str], sequence: int | None) -> dict[str, ParallelStyle]:
+def _styles(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, ParallelStyle]:
+    styles, sequence = tensors.styles, tensors.sequence
     between: Placement = Replicate() if sequence is None else Shard(sequence)
     found: dict[str, ParallelStyle] = {}
     given = _given(model, inputs)
@@ -221,8 +240,9 @@ def _parent(paths: list[str]) -> str:
 
 def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
     notes: dict[str, None] = {}
-    flops, listener = counter(notes), Listener()
+    flops, listener, kept = counter(notes), Listener(), _Kept(model)
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings(action="ignore"))  # of in-place ops on outputs, which a caller may use
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(unfused(attention=True))
         stack.enter_context(implicit_replication())
@@ -231,7 +251,7 @@ def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
         stack.enter_context(listener)
         phases = listener.phases = Phases(flops.get_total_flops)
         model.train()
-        with phases.within("forward"):
+        with phases.within("forward"), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
             output = call(model, inputs)
             value = (loss or summed)(output)
         with phases.within("backward"):
@@ -239,8 +259,32 @@ def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
     return Rank(
         {name: tuple(local(p).shape) for name, p in model.named_parameters()},
         phases.flops["forward"], phases.flops["backward"], tuple(listener.sent), tuple(_owed(model)),
-        _bytes(model.parameters()), _bytes(p.grad for p in model.parameters()), notes=tuple(notes),
+        kept.bytes, _bytes(model.parameters()), _bytes(p.grad for p in model.parameters()), notes=tuple(notes),
     )
+
+
+class _Kept:
+    """The storages that autograd is given to keep, each once, without those of the model's parameters and buffers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.owned = [_storage(tensor) for tensor in (*model.parameters(), *model.buffers())]
+        self.found: dict[int, torch.UntypedStorage] = {}
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        storage = _storage(tensor)
+        self.found[storage._cdata] = storage
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        owned = {storage._cdata for storage in self.owned}
+        return sum(storage.nbytes() for key, storage in self.found.items() if key not in owned)
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    """The storage of what this rank holds of a tensor, also of one that a collective is still to fill."""
+    mine = local(tensor)
+    return (mine.elem if isinstance(mine, AsyncCollectiveTensor) else mine).untyped_storage()
 
 
 def _bytes(values: Iterable[Any]) -> int:
@@ -297,5 +341,6 @@ class Listener(TorchDispatchMode):
         kind = next((known for start, known in _KINDS.items() if name.lstrip("_").startswith(start)), "")
         if space in ("_c10d_functional", "c10d") and kind:
             tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor)]
-            self.sent.append(Sent(kind, self.phases.now, max(prod(t.shape) * t.element_size() for t in tensors)))
+            payload = max(prod(t.shape) * t.element_size() for t in tensors)
+            self.sent.append(Sent(kind, self.phases.now, payload, "fully_shard" if space == "c10d" else "DTensor"))
         return out

@@ -77,7 +77,7 @@ def _needed(action: Action, last: int) -> set[Action]:
 def _rank(schedule: str, stages: int, micro_batches: int, parts: int, rank: int) -> tuple[Action, ...]:
     done: list[Action] = []
     # what a fake group receives is made up; here a rank asks whether all know their shapes: 1, they do
-    with fake_ranks(stages, rank), patch("torch.distributed.recv", lambda tensor, **_: tensor.fill_(1)):
+    with fake_ranks(stages, rank=rank), patch("torch.distributed.recv", lambda tensor, **_: tensor.fill_(1)):
         local = [_stage(rank + k * stages, stages * parts, done) for k in range(parts)]
         try:
             kind = SCHEDULES[schedule]

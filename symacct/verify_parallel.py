@@ -1,7 +1,7 @@
 """What one rank of many is said to hold, compute and send, against torch's own parallelism in its fake process group.
 
 Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, pipelines against
-`torch.distributed.pipelining`: each axis alone, at its own degree.
+`torch.distributed.pipelining`. Shards are those of tensor-parallel ranks where there are such.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def _unasked(degrees: Degrees, asked: int) -> Iterator[str]:
             yield f"{name} is not compared: torch has no public way to divide an unmodified model so"
     if degrees.data > 1 and degrees.zero < 3:
         yield "dp is compared at zero=3 only, where fully_shard does it"
-    if asked > 1:
-        yield "axes are compared one by one, each at its own degree"
+    if asked > 1 and degrees.stages > 1:
+        yield "pipelines are compared alone, the other axes without them"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -15,11 +15,14 @@ from symacct import oracles_pipeline as torch_stages
 from symacct.certificate import Check
 from symacct.formula_text import to_text
 from symacct.graph import Assumption, Graph
+from symacct.parallel.collectives import Traffic
 from symacct.parallel.degrees import Degrees
 from symacct.parallel.rank import Rank, rank
 from symacct.records import template
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text
+from symacct.verify_shapes import unfold
+from symacct.verify_tensor import as_torch_divides, label_of, sequence_dim, styles_of, unsayable_in
 
 Expr = sp.Expr
 
@@ -29,19 +32,47 @@ Expr = sp.Expr
 def sharded_checks(source: ModelSource, graph: Graph, degrees: Degrees, found: Findings, seed: int = 0, share: Rank | None = None) -> None:
     """Rows and bytes on one rank and what it sends, where fully_shard divides each layer and the root.
 
-    `share` is what the rank is said to hold and to send if another answer than the derived one is to be tested.
+    With tensor-parallel ranks too, parallelize_module divides the weights first. `share` is what the rank is said to
+    hold and to send if another answer than the derived one is to be tested.
     """
-    share = share or rank(graph, Degrees(data=degrees.data, zero=3))
-    n = share.names.of["dp"]
-    sizes = {p.node.outputs[0].shape[0] for p in graph.sources("parameter") if p.node.outputs[0].shape}
-    even = tuple(Assumption("divides", size, n, "") for size in sorted(sizes, key=str) if not size.is_number)
-    for point, real in models_at(source, replace(share.graph, assumptions=(*share.conditions, *even)), {n.name: degrees.data}, found, seed):
-        units = _layers(real.model, graph)
-        whole = {name: _Whole(tuple(p.shape), p.element_size(), any(name.startswith(f"{unit}.") for unit in units)) for name, p in real.model.named_parameters()}
-        seen = torch_ranks.sharded_rank(real.model, real.inputs, real.loss, units, degrees.data, source.optimizer)
-        found.points.append(point)
-        found.checks += _Sharded(share, whole, seen, degrees.data, point).checks(found)
-        return
+    alone = Degrees(data=degrees.data, zero=3)
+    together = replace(alone, tensor=degrees.tensor, sequence=degrees.sequence, keep=True)
+    for _, example in models_at(source, graph, source.dims, found, seed):
+        plain = degrees.tensor == 1 or _unsayable(graph, together, example.model, found)
+        share = share or rank(graph, alone if plain else together)
+        for point, real in models_at(source, _even(share), _degrees(share), found, seed):
+            shards = torch_ranks.Shards(_layers(real.model, graph), degrees.data, source.optimizer)
+            tensors = None
+            if share.plan:
+                dim = sequence_dim(graph, share.graph) if degrees.sequence else None
+                tensors = torch_ranks.Tensors(styles_of(real.model, share.plan), degrees.tensor, dim)
+            foretold = _parameters(real.model, share.graph, point, shards.units)
+            seen = as_torch_divides(real, tensors, shards)
+            found.points.append(point)
+            found.checks += _Sharded(share, foretold, seen, point).checks(found)
+            return
+
+
+def _unsayable(graph: Graph, degrees: Degrees, model: nn.Module, found: Findings) -> bool:
+    """Whether torch's styles cannot divide this model as rank() does; then the shards are compared alone."""
+    plan = rank(graph, degrees).plan
+    assert plan is not None
+    unsayable = unsayable_in(plan, model)
+    if unsayable:
+        found.notes["zero=3 is compared without tp, which torch's styles cannot divide as derived"] = None
+    return bool(unsayable)
+
+
+def _even(share: Rank) -> Graph:
+    """The rank's graph with the further condition that every parameter has a multiple of the ranks' number of rows."""
+    sizes = {p.node.outputs[0].shape[0] for p in share.graph.sources("parameter") if p.node.outputs[0].shape}
+    even = (Assumption("divides", size, share.names.of["dp"], "") for size in sorted(sizes, key=str) if not size.is_number)
+    return replace(share.graph, assumptions=(*share.conditions, *even))
+
+
+def _degrees(share: Rank) -> dict[str, int]:
+    """The degrees above 1 by their symbols' names."""
+    return {share.names.of[key].name: share.degrees.number(key) for key in ("dp", "tp") if share.degrees.number(key) > 1}
 
 
 def _layers(model: nn.Module, graph: Graph) -> list[str]:
@@ -56,8 +87,8 @@ def _layers(model: nn.Module, graph: Graph) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """An undivided parameter, and whether it is one of a layer's."""
+class _Parameter:
+    """A parameter before it is spread: its shape by the graph, and whether it is one of a layer's."""
 
     shape: tuple[int, ...]
     width: int
@@ -72,43 +103,62 @@ class _Whole:
         return (self.local(ranks)[0] * ranks - self.shape[0]) * prod(self.shape[1:]) * self.width
 
 
+def _parameters(model: nn.Module, graph: Graph, point: Mapping[str, int], units: Sequence[str]) -> dict[str, _Parameter]:
+    shapes = {step.node.label: step.outputs[0][0] for step in unfold(graph, point) if step.node.op == "parameter" and step.outputs}
+    inside = lambda name: any(name.startswith(f"{unit}.") for unit in units)  # noqa: E731
+    return {name: _Parameter(shapes[label_of(name, shapes)], p.element_size(), inside(name)) for name, p in model.named_parameters()}
+
+
 @dataclass
 class _Sharded:
     """One point: what a rank is said to hold and to send there, against what torch's rank did."""
 
     share: Rank
-    whole: Mapping[str, _Whole]
+    parameters: Mapping[str, _Parameter]
     seen: torch_ranks.Rank
-    ranks: int
     point: Mapping[str, int]
 
     def checks(self, found: Findings) -> Iterator[Check]:
         """Every comparison."""
-        local = {name: whole.local(self.ranks) for name, whole in self.whole.items()}
+        local = {name: whole.local(self._ranks) for name, whole in self.parameters.items()}
         wrong = [f"{name}: {shape_text(local[name])} foretold, {shape_text(shape)} seen" for name, shape in self.seen.shapes.items() if local[name] != shape]
         right = len(local) - len(wrong)
         yield Check("shapes", self._oracle, self.point, "ceil(rows/dp) rows of each parameter", right, len(local), not wrong, "; ".join(wrong[:3]))
         padding = self._padding(layered=True) + self._padding(layered=False)
         if padding:
-            found.notes[f"fully_shard pads rows that {self.ranks} ranks do not divide: {padding:,} bytes of what was sent are left out, and bytes held are not compared"] = None
+            found.notes[f"fully_shard pads rows that {self._ranks} ranks do not divide: {padding:,} bytes of what was sent are left out, and bytes held are not compared"] = None
         else:
             held = self.share.shares[0].states
             pairs = ("params", held.params, self.seen.params_bytes), ("grads", held.grads, self.seen.grads_bytes), ("optimizer", held.optimizer, self.seen.state_bytes)
             for name, formula, observed in pairs:
                 yield self._check(f"bytes.{name}", formula, observed, f"{name} on one rank")
         for kind, phase in ("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward"):
-            yield from self._sent(kind, phase)
+            yield from self._sent("dp", kind, phase)
+        if self.share.plan:
+            yield from self._between()
 
-    def _sent(self, kind: str, phase: str) -> Iterator[Check]:
+    def _between(self) -> Iterator[Check]:
+        """What tensor-parallel ranks send each other beside that. fully_shard sums summands of gradients before it scatters."""
+        for kind, phase in sorted({(s.kind, s.phase) for s in self.seen.sent if s.by == "DTensor"} | {(x.kind, _pass(x.phase)) for x in self.share.traffic if x.axis == "tp"}):
+            yield from self._sent("tp", kind, phase)
+
+    def _sent(self, axis: str, kind: str, phase: str) -> Iterator[Check]:
         """The root stays gathered after its forward pass, so backward gathers the layers alone."""
-        rows = [x for x in self.share.traffic if (x.axis, x.kind, x.phase) == ("dp", kind, phase)]
-        sent = [s.payload for s in self.seen.sent if (s.kind, s.phase) == (kind, phase)]
-        again = (kind, phase) == ("all_gather", "backward")
-        padding = self._padding(layered=True) + (0 if again else self._padding(layered=False))
+        rows = [x for x in self.share.traffic if (x.axis, x.kind, _pass(x.phase)) == (axis, kind, phase) and not self._behind_scatter(x)]
+        by = "fully_shard" if axis == "dp" else "DTensor"
+        sent = [s.payload for s in self.seen.sent if (s.kind, s.phase, s.by) == (kind, phase, by)]
+        padding = 0
+        if axis == "dp":
+            again = (kind, phase) == ("all_gather", "backward")
+            padding = self._padding(layered=True) + (0 if again else self._padding(layered=False))
         count, payload = (sp.expand(sp.Add(*(getattr(x, what) for x in rows))) for what in ("count", "payload"))
-        where = f"{kind} of parameters in {phase}" if kind == "all_gather" else f"{kind} of gradients in {phase}"
-        yield self._check(f"collectives.{phase}.{kind}", count, len(sent), where)
-        yield self._check(f"traffic.{phase}.{kind}", payload, sum(sent) - padding, where)
+        where = f"{kind} in {phase} over {axis}" + (f": {', '.join(dict.fromkeys(x.what for x in rows))}" if rows else "")
+        yield self._check(f"collectives.{phase}.{axis}.{kind}", count, len(sent), where)
+        yield self._check(f"traffic.{phase}.{axis}.{kind}", payload, sum(sent) - padding, where)
+
+    def _behind_scatter(self, x: Traffic) -> bool:
+        """Gradients of biases of row-parallel products: torch adds these before it scatters, and has nothing to sum."""
+        return x.once and x.axis == "tp" and self.share.plan is not None and self.share.plan.styles.get(f"{x.what}.weight") == "rowwise"
 
     def _check(self, quantity: str, formula: Expr, observed: int, where: str) -> Check:
         expected = formula.xreplace(numbers_of(self.point))
@@ -117,11 +167,21 @@ class _Sharded:
         return Check(quantity, self._oracle, self.point, to_text(formula), observed, shown, equal, "" if equal else where)
 
     def _padding(self, layered: bool) -> int:
-        return sum(whole.padding(self.ranks) for whole in self.whole.values() if whole.layered == layered)
+        return sum(parameter.padding(self._ranks) for parameter in self.parameters.values() if parameter.layered == layered)
+
+    @property
+    def _ranks(self) -> int:
+        return self.share.degrees.data
 
     @property
     def _oracle(self) -> str:
-        return f"fully_shard on each layer and the root, rank 0 of {self.ranks}"
+        if not self.share.plan:
+            return f"fully_shard, rank 0 of {self._ranks}"
+        return f"fully_shard over parallelize_module, rank 0 of {self._ranks} × {self.share.degrees.tensor}"
+
+
+def _pass(phase: str) -> str:
+    return "forward" if phase == "loss" else phase
 
 
 # Pipelines

@@ -32,6 +32,7 @@ from symacct.verify_shapes import Step, place_of, unfold
 
 Expr = sp.Expr
 _SEQUENCES = ("T", "S")
+_FUSED = "aten._scaled_dot_product_"
 
 
 def tensor_checks(source: ModelSource, graph: Graph, degrees: Degrees, found: Findings, seed: int = 0, local: Graph | None = None) -> None:
@@ -40,9 +41,9 @@ def tensor_checks(source: ModelSource, graph: Graph, degrees: Degrees, found: Fi
     for _, example in models_at(source, graph, source.dims, found, seed):
         divided, plan = divided_as_torch_can(graph, degrees, t, example.model, found)
         local = local or divided
-        dim = _sequence_dim(graph, local) if degrees.sequence else None
+        dim = sequence_dim(graph, local) if degrees.sequence else None
         for point, real in models_at(source, local, {t.name: degrees.tensor}, found, seed):
-            seen = _as_torch_divides(real, plan, degrees.tensor, dim)
+            seen = as_torch_divides(real, torch_ranks.Tensors(styles_of(real.model, plan), degrees.tensor, dim))
             found.points.append(point)
             found.notes.update(dict.fromkeys(seen.notes))
             found.checks += _Tensor(local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}").checks(found)
@@ -56,7 +57,7 @@ def divided_as_torch_can(graph: Graph, degrees: Degrees, t: Expr, model: nn.Modu
         raise Unsupported(f"{graph.target} has no size T (or S) of a sequence to divide; leave out sp")
     sequence = sequence if degrees.sequence else ()
     plan = propose(graph, t, None, sequence)
-    unsayable = _unsayable(plan, model)
+    unsayable = unsayable_in(plan, model)
     for why in dict.fromkeys(unsayable.values()):
         labels = [label for label, reason in unsayable.items() if reason == why]
         found.notes[f"{', '.join(labels)} left whole for the comparison: {why}"] = None
@@ -67,7 +68,7 @@ def divided_as_torch_can(graph: Graph, degrees: Degrees, t: Expr, model: nn.Modu
     return sharded(graph, Division(t, plan.params, sequence, again=False)), plan
 
 
-def _unsayable(plan: Plan, model: nn.Module) -> dict[str, str]:
+def unsayable_in(plan: Plan, model: nn.Module) -> dict[str, str]:
     """The divisions of a plan that no style of torch means, and why."""
     found = {}
     for label, name in _named(model, plan.params).items():
@@ -82,25 +83,26 @@ def _unsayable(plan: Plan, model: nn.Module) -> dict[str, str]:
 def _named(model: nn.Module, labels: Mapping[str, Any]) -> dict[str, str]:
     """Of each label that the model has, one parameter's own name."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    return {label: name for name in reversed(names) if (label := _label(name, labels)) in labels}
+    return {label: name for name in reversed(names) if (label := label_of(name, labels)) in labels}
 
 
-def _label(name: str, labels: Mapping[str, Any]) -> str:
+def label_of(name: str, labels: Mapping[str, Any]) -> str:
     """What a parameter is called in a graph: by its name, or by that of its repetitions."""
     return next((label for label in (name, template(name)) if label in labels), loosened(template(name)))
 
 
-def _as_torch_divides(real: runs.Real, plan: Plan, ranks: int, dim: int | None) -> torch_ranks.Rank:
+def as_torch_divides(real: runs.Real, tensors: torch_ranks.Tensors, shards: torch_ranks.Shards | None = None) -> torch_ranks.Rank:
+    """The first rank of torch's. Raises Unsupported where the model's own code does not go through DTensor."""
     try:
-        return torch_ranks.tensor_rank(real.model, real.inputs, real.loss, _styles(real.model, plan), ranks, dim)
+        return torch_ranks.rank_of(real.model, real.inputs, real.loss, tensors, shards)
     except SymacctError:
         raise
-    except Exception as error:  # the model's own code does not go through DTensor
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise Unsupported(f"torch cannot run this model so; {type(error).__name__}: {reason}") from error
 
 
-def _sequence_dim(graph: Graph, local: Graph) -> int:
+def sequence_dim(graph: Graph, local: Graph) -> int:
     """Where the sequence lies in what the ranks scatter."""
     shapes, made = graph.tensors(), local.tensors()
     dims = set()
@@ -114,12 +116,12 @@ def _sequence_dim(graph: Graph, local: Graph) -> int:
     return dims.pop()
 
 
-def _styles(model: nn.Module, plan: Plan) -> dict[str, str]:
+def styles_of(model: nn.Module, plan: Plan) -> dict[str, str]:
     """The plan's styles by module path of the real model."""
     found, shared = {}, set()
     parameters = [(name, param) for name, param in model.named_parameters(remove_duplicate=False) if name.endswith(".weight")]
     for name, param in parameters:
-        style = plan.styles.get(_label(name, plan.styles))
+        style = plan.styles.get(label_of(name, plan.styles))
         if style:
             found[name.removesuffix(".weight")] = style
             shared.add(id(param))
@@ -148,6 +150,10 @@ class _Tensor:
         for key, observed in values.items():
             formula = ledger.formulas[key]
             yield self._check(key, to_text(formula), observed, int(formula.xreplace(numbers)))
+        if any(place.node.op.startswith(_FUSED) for place in self.graph.ops):
+            found.notes["bytes.saved of a rank is not compared: DTensor runs attention as separate products, which keep their scores"] = None
+        elif (saved := ledger.formulas.get("bytes.saved")) is not None:
+            yield self._check("bytes.saved", to_text(saved), self.seen.saved_bytes, int(saved.xreplace(numbers)))
         steps = unfold(self.graph, self.point)
         yield self._shapes(steps)
         yield from self._collectives(steps)
@@ -163,7 +169,7 @@ class _Tensor:
                 for shape, times in step.outputs:
                     expected[step.node.label, shape] += times
         labels = {label: None for label, _ in expected}
-        observed.update((_label(name, labels), shape) for name, shape in self.seen.shapes.items())
+        observed.update((label_of(name, labels), shape) for name, shape in self.seen.shapes.items())
         wrong = [f"{label} is {shape_text(shape)}, not foretold" for label, shape in observed - expected]
         wrong += [f"{label} is foretold as {shape_text(shape)}" for label, shape in expected - observed]
         right = sum((expected & observed).values())
@@ -206,7 +212,7 @@ class _Tensor:
                 "(three times in AdamW); symacct sums each once"
             ] = None
         labels = dict.fromkeys(owners.values())
-        observed = Counter(_label(name, labels) for name, _ in self.seen.owed)
+        observed = Counter(label_of(name, labels) for name, _ in self.seen.owed)
         wrong = [f"{label}: {expected[label]} foretold, {observed[label]} seen" for label in expected | observed if expected[label] != observed[label]]
         formula = "gradients that ranks still have to sum"
         return self._check("collectives.gradients", formula, observed.total(), expected.total(), "; ".join(wrong[:3]))

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from symacct.cli import main
 from symacct.errors import Unsupported
 from symacct.graph import Loop
-from symacct.oracles_parallel import Listener, fake_ranks, sharded_rank
+from symacct.oracles_parallel import Listener, Shards, fake_ranks, rank_of
 from symacct.oracles_pipeline import actions_of, idle_share, most_under_way
 from symacct.parallel.degrees import Degrees, names_for
 from symacct.parallel.pipeline import bubble, stages
@@ -153,6 +153,53 @@ def test_norms_behind_the_sums_with_biases_and_positions():
     assert any("blocks.*.attn.o.bias" in note and "Megatron" in note for note in found.notes)
 
 
+class Gated(nn.Module):
+    def __init__(self, d, f):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(d, f), nn.Linear(d, f), nn.Linear(f, d)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Tower(nn.Module):
+    """No attention, whose kernel on a CPU keeps other tensors than DTensor's."""
+
+    def __init__(self, V, L, d, f):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(V, d), nn.Linear(d, V)
+        self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(L))
+        self.mlps = nn.ModuleList(Gated(d, f) for _ in range(L))
+
+    def forward(self, idx):
+        x = self.embed(idx)
+        for norm, mlp in zip(self.norms, self.mlps, strict=True):
+            x = x + mlp(norm(x))
+        return self.head(x)
+
+
+@cache
+def tower():
+    made = model_source(
+        "tower", dims={"B": 2, "T": 6, "V": 10, "L": 2, "d": 8, "f": 14}, model=Tower,
+        inputs=lambda B, T, V: torch.randint(V, (B, T)),
+        loss=lambda output, inputs: F.cross_entropy(output.flatten(0, 1), inputs.flatten()),
+    )
+    return made, Builder(made, "train", "cuda").graph("tower")
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_rank_keeps_what_torch_keeps(sequence):
+    """By hand, float32: in a layer the norm's input and statistics, its output, four times f/t; at the end the head's
+    input and the log-probabilities; indices and targets of 8 bytes are one tensor; the loss keeps its weight, one number."""
+    found = parallel_checks(*tower(), Degrees(tensor=2, sequence=sequence))
+    assert not wrong(found)
+    B, T, V, L, d, f, t = (found.points[0][name] for name in "BTVLdft")
+    part = t if sequence else 1
+    layer = B * (T // part) * (d + 2) + B * T * d + 4 * B * T * f // t
+    assert observed(found)["bytes.saved"] == 4 * (L * layer + B * T * d + B * T * V // t + 1) + 8 * B * T
+
+
 def test_what_torch_cannot_run_is_said():
     with pytest.raises(Unsupported, match="tp is not compared: torch cannot run this model so"):
         compared("bert", Degrees(tensor=2, sequence=True))  # it pools the first token of what is a part of the sequence
@@ -170,8 +217,8 @@ def test_a_second_process_group_is_refused():
 def test_the_listener_hears_what_comm_debug_mode_counts():
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
     listener = Listener()
-    with fake_ranks(2) as mesh:
-        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    with fake_ranks(1, 2) as mesh:
+        parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
         with CommDebugMode() as mode, listener:
             model(torch.randn(3, 4, requires_grad=True)).sum().backward()
     assert mode.get_total_counts() == len(listener.sent) == 2
@@ -216,16 +263,6 @@ def test_a_missing_sum_is_named_with_its_place():
     assert all("bytes in backward" in where and "foretold" in where for *_, where in found)
 
 
-def test_a_weight_that_is_not_divided_is_named():
-    def keep(node):
-        if (node.op, node.label) != ("parameter", "blocks.*.mlp.down.weight"):
-            return node
-        return replace(node, outputs=tuple(replace(o, shape=(o.shape[0], o.shape[1] * symbol("t"))) for o in node.outputs))
-
-    places = {quantity: where for quantity, _, _, where in wrong(planted("llama", keep))}
-    assert "blocks.*.mlp.down.weight" in places["shapes"]
-
-
 # ZeRO 3
 
 
@@ -233,15 +270,24 @@ def test_fsdp_gathers_layers_twice_and_the_root_once():
     found = compared("llama", Degrees(data=2, zero=3))
     assert not wrong(found)
     layers, seen = found.points[0]["L"], observed(found)
-    assert seen["collectives.forward.all_gather"] == seen["collectives.backward.reduce_scatter"] == layers + 1
-    assert seen["collectives.backward.all_gather"] == layers
+    assert seen["collectives.forward.dp.all_gather"] == seen["collectives.backward.dp.reduce_scatter"] == layers + 1
+    assert seen["collectives.backward.dp.all_gather"] == layers
     assert {"bytes.params", "bytes.grads", "bytes.optimizer"} <= set(seen)
+
+
+def test_shards_of_tensor_parallel_ranks():
+    """fully_shard sums what tensor-parallel ranks hold as summands of a norm's gradient, once for each of 2L + 1."""
+    found = compared("llama", Degrees(data=2, zero=3, tensor=2, sequence=True))
+    assert not wrong(found)
+    layers, seen = found.points[-1]["L"], observed(found)
+    assert seen["collectives.backward.tp.all_reduce"] == seen["collectives.backward.tp.all_gather"] == 2 * layers + 1
+    assert seen["collectives.backward.dp.all_gather"] == layers
 
 
 def test_fsdp_counts_the_layers_of_both_towers():
     found = compared("t5", Degrees(data=2, zero=3))
     assert not wrong(found)
-    assert observed(found)["collectives.backward.all_gather"] == 2 * found.points[0]["L"]
+    assert observed(found)["collectives.backward.dp.all_gather"] == 2 * found.points[0]["L"]
 
 
 def test_rows_that_ranks_do_not_divide_are_said():
@@ -254,7 +300,7 @@ def test_rows_that_ranks_do_not_divide_are_said():
 def test_resharding_decides_what_backward_gathers(again, gathers):
     """Three layers and the root; five rows on two ranks are three and two, so the first holds three."""
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 5))
-    seen = sharded_rank(model, torch.randn(2, 6), None, ["0", "1", "2"], 2, again=again)
+    seen = rank_of(model, torch.randn(2, 6), None, shards=Shards(["0", "1", "2"], 2, again=again))
     assert [s.kind for s in seen.sent].count("all_gather") == gathers
     assert [s.kind for s in seen.sent].count("reduce_scatter") == 4
     assert seen.shapes["3.weight"] == (3, 6) and seen.shapes["0.weight"] == (3, 6)
@@ -268,8 +314,8 @@ def test_a_gather_too_many_is_named():
     found = Findings()
     sharded_checks(source("llama"), graph, Degrees(data=2, zero=3), found, share=replace(share, traffic=tuple(rows)))
     ((quantity, seen, foretold, where),) = wrong(found)
-    assert (quantity, foretold - seen) == ("collectives.backward.all_gather", 1)
-    assert where == "all_gather of parameters in backward"
+    assert (quantity, foretold - seen) == ("collectives.backward.dp.all_gather", 1)
+    assert where == "all_gather in backward over dp: parameters"
 
 
 # Pipelines
@@ -314,8 +360,8 @@ def test_a_pass_too_many_is_caught():
 def test_the_command_adds_ranks_to_the_certificate(capsys):
     assert main(["verify", str(EXAMPLES / "mlp.py"), "--points", "1", "--parallel", "tp=2,dp=2,zero=3"]) == 0
     out = capsys.readouterr().out
-    assert "parallelize_module, rank 0 of 2" in out and "fully_shard on each layer and the root, rank 0 of 2" in out
-    assert "axes are compared one by one" in out and "all agree exactly" in out
+    assert "parallelize_module, rank 0 of 2" in out and "fully_shard over parallelize_module, rank 0 of 2 × 2" in out
+    assert "all agree exactly" in out
 
 
 @pytest.mark.parametrize(

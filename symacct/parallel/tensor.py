@@ -56,9 +56,11 @@ def _kept(sharder: Sharder) -> dict[str, Expr] | None:
         return None
     found: dict[str, Expr] = {}
     for storage, count in sharder.graph.kept.items():
-        for actual in sharder.kept_as.get(storage, [storage]):
-            if actual == storage or actual in sharder.forward:
-                found[actual] = count
-            else:  # gathered again in backward: what is kept is the part
-                found[storage] = count
+        versions = sharder.kept_as.get(storage, [storage])
+        others = [actual for actual in versions if actual != storage and actual in sharder.forward]
+        # what one reader outside the layers gathered stands for one repetition: the others keep the storage as it is
+        single = [actual for actual in others if not sharder.births[actual].loops and count != 1]
+        found.update((actual, sp.Integer(1) if actual in single else count) for actual in others)
+        if len(others) < len(versions) or single:  # gathered again in backward: what is kept is the part
+            found[storage] = sp.expand(count - len(single))
     return found
