@@ -20,7 +20,7 @@ from symacct.symbols import symbol
 Expr = sp.Expr
 BOUNDS = (1, 5, 10)
 _ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
-_ROUNDS = 32
+_ROUNDS, _LONG = 32, 50
 _LARGEST = 20  # powers of 2 tried as a size from which on a condition holds
 
 
@@ -81,7 +81,7 @@ def split_orders(given: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Expr]) -> Regime | None:
     """The regime that orders ask for; None without any. Raises SizeError where they contradict each other."""
-    pairs = [_order(text, graph) for text in orders]
+    pairs = list(dict.fromkeys(_order(text, graph) for text in orders))
     if not pairs:
         return None
     weights: dict[sp.Symbol, int] = {}
@@ -108,6 +108,10 @@ def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
     mark = _ORDER.search(text)
     if mark is not None and mark[0] in (">>", "≫", "\\gg"):
         sides.reverse()
+    if sum(len(coefficients(side)) for side in sides) > _LONG:
+        raise SizeError(f"--given {text[:40]!r}…: an order of more than {_LONG} terms")
+    if not all(side.free_symbols and side.is_positive for side in sides):
+        raise SizeError(f"--given {text!r}: an order is between positive formulas of sizes, as in 'T << d'")
     return sides[0], sides[1]
 
 
