@@ -1,9 +1,9 @@
 """One rank of a model that torch itself divides, run in torch's fake process group: one process, no devices.
 
-`parallelize_module` or `fully_shard` divides the model, and a real forward pass, loss and backward show what the rank
-holds, multiplies and sends. Tensors are real and small; what a collective gives back is made up, so only shapes mean
-anything. Between divided modules tensors are plain ones, as in torch's own examples. Attention runs as separate
-products, since DTensor has no strategy for a CPU's fused kernel.
+`parallelize_module` or `fully_shard` divides the model, and a real forward pass, loss and backward show what
+the rank holds, multiplies and sends. Tensors are real and small; what a collective gives back is made up, so
+only shapes mean anything. Between divided modules tensors are plain ones, as in torch's own examples.
+Attention runs as separate products, since DTensor has no strategy for a CPU's fused kernel.
 """
 
 from __future__ import annotations
@@ -23,34 +23,26 @@ from torch._subclasses import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor import DTensor, Partial, distribute_module
 from torch.distributed.tensor.experimental import implicit_replication
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    PrepareModuleInputOutput,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import PrepareModuleInputOutput, loss_parallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from symacct.errors import Unsupported
 from symacct.oracles_flops import Phases, counter, unfused
+from symacct.oracles_styles import Tensors, call, styles_for
 
 Loss = Callable[[Any], Tensor]
 Maker = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-_KINDS = {"all_gather": "all_gather", "allgather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce",
-          "allreduce": "all_reduce", "all_to_all": "all_to_all", "alltoall": "all_to_all", "broadcast": "broadcast", "scatter": "scatter"}  # fmt: skip
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A collective that a rank took part in. `payload`: the bytes of the whole tensor, however many ranks hold it.
+    """A collective that a rank took part in. `payload`: the bytes of the whole tensor, however many ranks
+    hold it.
 
     `by` says who asked for it: "DTensor" or "fully_shard".
     """
@@ -63,7 +55,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What one rank held and did in a step: FLOPs of products, collectives of forward with loss, and of backward.
+    """What one rank held and did in a step: FLOPs of products, collectives of forward with loss, and of
+    backward.
 
     `owed`: parameters whose gradients torch leaves as summands, (name, bytes): the optimizer sums them.
     """
@@ -81,23 +74,12 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
-    """How torch is to divide weights: a style, "colwise" or "rowwise", by module path, and among how many ranks.
-
-    `sequence` is the dimension of the sequence if it is divided between the products.
-    """
-
-    styles: Mapping[str, str]
-    ranks: int
-    sequence: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Shards:
-    """How torch is to spread parameters, gradients and state: module paths that are gathered as one, and how many ranks.
+    """How torch is to spread parameters, gradients and state: module paths that are gathered as one, and how
+    many ranks.
 
-    `again` is `reshard_after_forward`; by default torch gathers all but the root again for backward. The optimizer,
-    AdamW unless told, makes its state too.
+    `again` is `reshard_after_forward`; by default torch gathers all but the root again for backward. The
+    optimizer, AdamW unless told, makes its state too.
     """
 
     units: Sequence[str]
@@ -108,9 +90,13 @@ class Shards:
 
 @contextmanager
 def fake_ranks(data: int, tensor: int = 1, rank: int = 0) -> Iterator[DeviceMesh]:
-    """A mesh of data × tensor ranks; this process is one of them. Raises Unsupported inside a real process group."""
+    """A mesh of data × tensor ranks; this process is one of them. Raises Unsupported inside a real process
+    group.
+    """
     if dist.is_initialized():
-        raise Unsupported("a process group is there already: verify divides models in a fake one; run it outside torchrun")
+        raise Unsupported(
+            "a process group is there already: verify divides models in a fake one; run it outside torchrun"
+        )
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=data * tensor)
     try:
         yield init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
@@ -118,10 +104,16 @@ def fake_ranks(data: int, tensor: int = 1, rank: int = 0) -> Iterator[DeviceMesh
         dist.destroy_process_group()
 
 
-def rank_of(model: nn.Module, inputs: Any, loss: Loss | None, tensors: Tensors | None = None, shards: Shards | None = None) -> Rank:
+def rank_of(
+    model: nn.Module,
+    inputs: Any,
+    loss: Loss | None,
+    tensors: Tensors | None = None,
+    shards: Shards | None = None,
+) -> Rank:
     """The first rank of a model that torch divides so. The model is changed."""
     tied = _tied(model)
-    plan = _styles(model, inputs, tensors) if tensors else {}
+    plan = styles_for(model, inputs, tensors) if tensors else {}
     with fake_ranks(shards.ranks if shards else 1, tensors.ranks if tensors else 1) as mesh:
         for path, style in plan.items():
             if isinstance(style, PrepareModuleInputOutput):
@@ -154,87 +146,6 @@ def _tie(model: nn.Module, groups: list[list[str]]) -> None:
             setattr(model.get_submodule(path), attribute, model.get_parameter(first))
 
 
-# Styles
-
-
-def _styles(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, ParallelStyle]:
-    styles, sequence = tensors.styles, tensors.sequence
-    between: Placement = Replicate() if sequence is None else Shard(sequence)
-    found: dict[str, ParallelStyle] = {}
-    given = _given(model, inputs)
-    shared = _brought_in(given, [path for path, style in styles.items() if style == "colwise"])
-    for path, style in styles.items():
-        module = model.get_submodule(path)
-        if not isinstance(module, nn.Linear | nn.Embedding):
-            raise Unsupported(f"torch's styles divide nn.Linear and nn.Embedding; {path} is a {type(module).__name__}")
-        if style == "rowwise":
-            entering = Replicate() if isinstance(module, nn.Embedding) else Shard(-1)
-            found[path] = RowwiseParallel(input_layouts=entering, output_layouts=between)
-        else:
-            inside = path in shared
-            found[path] = ColwiseParallel(input_layouts=Replicate() if inside else between, use_local_output=False)
-    for parent, (place, count) in {p: v for p, v in shared.values()}.items():
-        layouts = tuple(between if k == place else None for k in range(count))
-        wanted = tuple(Replicate() if k == place else None for k in range(count))
-        found[parent] = PrepareModuleInput(input_layouts=layouts, desired_input_layouts=wanted)
-    if sequence is not None:
-        for path, module in model.named_modules():
-            if path not in styles and any(True for _ in module.parameters(recurse=False)):
-                found[path] = _along(module, sequence, given[path][0].ndim if given.get(path) else 0)
-    return found
-
-
-def _along(module: nn.Module, sequence: int, rank: int) -> ParallelStyle:
-    """A module that ranks hold whole and run on their part of the sequence. A lookup's positions are whole, and are cut."""
-    if not isinstance(module, nn.Embedding):
-        return SequenceParallel(sequence_dim=sequence, use_local_output=True)
-    part = Shard(sequence + rank - 2)
-    return PrepareModuleInputOutput(
-        input_layouts=(Replicate(),), desired_input_layouts=(part,), output_layouts=(part,), desired_output_layouts=(part,)
-    )
-
-
-def _given(model: nn.Module, inputs: Any) -> dict[str, tuple[Any, ...]]:
-    """What each module of the undivided model is given by position in a forward pass."""
-    seen: dict[str, tuple[Any, ...]] = {}
-    with ExitStack() as stack:
-        for path, module in model.named_modules():
-            if path:
-                hook = lambda _, args, path=path: seen.__setitem__(path, args)  # noqa: E731
-                stack.callback(module.register_forward_pre_hook(hook).remove)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            call(model, inputs)
-    return seen
-
-
-def _brought_in(given: Mapping[str, tuple[Any, ...]], colwise: list[str]) -> dict[str, tuple[str, tuple[int, int]]]:
-    """Of column-parallel modules that share an input: the module around them that is given it, at which place of how many.
-
-    Each of them alone would bring its input in, and sum its gradient, by itself.
-    """
-    groups: dict[int, list[str]] = {}
-    for path in colwise:
-        if given.get(path):
-            groups.setdefault(id(given[path][0]), []).append(path)
-    found = {}
-    for key, paths in groups.items():
-        parent = _parent(paths)
-        places = [k for k, arg in enumerate(given.get(parent, ())) if id(arg) == key]
-        if len(paths) > 1 and places:
-            found.update(dict.fromkeys(paths, (parent, (places[0], len(given[parent])))))
-    return found
-
-
-def _parent(paths: list[str]) -> str:
-    parts = [path.split(".")[:-1] for path in paths]
-    shared = []
-    for level in zip(*parts, strict=False):
-        if len(set(level)) > 1:
-            break
-        shared.append(level[0])
-    return ".".join(shared)
-
-
 # The step
 
 
@@ -242,7 +153,9 @@ def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
     notes: dict[str, None] = {}
     flops, listener, kept = counter(notes), Listener(), _Kept(model)
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings(action="ignore"))  # of in-place ops on outputs, which a caller may use
+        stack.enter_context(
+            warnings.catch_warnings(action="ignore")
+        )  # of in-place ops on outputs, which a caller may use
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(unfused(attention=True))
         stack.enter_context(implicit_replication())
@@ -251,20 +164,31 @@ def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
         stack.enter_context(listener)
         phases = listener.phases = Phases(flops.get_total_flops)
         model.train()
-        with phases.within("forward"), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+        with (
+            phases.within("forward"),
+            torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor),
+        ):
             output = call(model, inputs)
             value = (loss or summed)(output)
         with phases.within("backward"):
             value.backward()
     return Rank(
         {name: tuple(local(p).shape) for name, p in model.named_parameters()},
-        phases.flops["forward"], phases.flops["backward"], tuple(listener.sent), tuple(_owed(model)),
-        kept.bytes, _bytes(model.parameters()), _bytes(p.grad for p in model.parameters()), notes=tuple(notes),
+        phases.flops["forward"],
+        phases.flops["backward"],
+        tuple(listener.sent),
+        tuple(_owed(model)),
+        kept.bytes,
+        _bytes(model.parameters()),
+        _bytes(p.grad for p in model.parameters()),
+        notes=tuple(notes),
     )
 
 
 class _Kept:
-    """The storages that autograd is given to keep, each once, without those of the model's parameters and buffers."""
+    """The storages that autograd is given to keep, each once, without those of the model's parameters and
+    buffers.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.owned = [_storage(tensor) for tensor in (*model.parameters(), *model.buffers())]
@@ -293,16 +217,13 @@ def _bytes(values: Iterable[Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
-    """The model on its inputs: a tensor, positional or keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-
-
 def summed(output: Any) -> Tensor:
-    """The loss of a model without one: the sum of its floating tensors, those that ranks hold in parts made whole."""
-    return reduce(torch.add, (whole(tensor.sum()) for tensor in tree_leaves(output) if tensor.is_floating_point()))
+    """The loss of a model without one: the sum of its floating tensors, those that ranks hold in parts made
+    whole.
+    """
+    return reduce(
+        torch.add, (whole(tensor.sum()) for tensor in tree_leaves(output) if tensor.is_floating_point())
+    )
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -323,7 +244,9 @@ def _owed(model: nn.Module) -> Iterator[tuple[str, int]]:
 
 
 class Listener(TorchDispatchMode):
-    """Writes down each collective. DTensors pass, so that what they do locally is seen here and counted below."""
+    """Writes down each collective. DTensors pass, so that what they do locally is seen here and counted
+    below.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,9 +261,12 @@ class Listener(TorchDispatchMode):
                 return op(*args, **(kwargs or {}))
         out = op(*args, **(kwargs or {}))
         space, _, name = str(op).partition(".")
-        kind = next((known for start, known in _KINDS.items() if name.lstrip("_").startswith(start)), "")
+        for short in ("gather", "reduce"):
+            name = name.replace(f"all{short}", f"all_{short}")
+        kind = next((kind for kind in _KINDS if name.lstrip("_").startswith(kind)), "")
         if space in ("_c10d_functional", "c10d") and kind:
             tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor)]
             payload = max(prod(t.shape) * t.element_size() for t in tensors)
-            self.sent.append(Sent(kind, self.phases.now, payload, "fully_shard" if space == "c10d" else "DTensor"))
+            by = "fully_shard" if space == "c10d" else "DTensor"
+            self.sent.append(Sent(kind, self.phases.now, payload, by))
         return out

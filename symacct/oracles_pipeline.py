@@ -1,4 +1,6 @@
-"""What each stage of a pipeline does and when, by torch's own schedules, run in its fake process group rank by rank."""
+"""What each stage of a pipeline does and when, by torch's own schedules, run in its fake process group rank
+by rank.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,12 @@ class Action:
     micro_batch: int
 
 
-def actions_of(schedule: str, stages: int, micro_batches: int, parts: int = 1) -> tuple[tuple[Action, ...], ...]:
-    """What each rank does, in order, in a step with `parts` parts of the model on each. Raises Unsupported as torch refuses."""
+def actions_of(
+    schedule: str, stages: int, micro_batches: int, parts: int = 1
+) -> tuple[tuple[Action, ...], ...]:
+    """What each rank does, in order, in a step with `parts` parts of the model on each. Raises Unsupported as
+    torch refuses.
+    """
     return tuple(_rank(schedule, stages, micro_batches, parts, rank) for rank in range(stages))
 
 
@@ -44,7 +50,8 @@ def most_under_way(actions: tuple[Action, ...], part: int | None = None) -> int:
 
 
 def idle_share(ranks: tuple[tuple[Action, ...], ...], backward: int = 2) -> tuple[Fraction, ...]:
-    """Each rank's waiting time over its working time: an action starts once the rank is free and what it needs is there.
+    """Each rank's waiting time over its working time: an action starts once the rank is free and what it
+    needs is there.
 
     A backward pass takes `backward` times as long as a forward pass; sending takes no time.
     """
@@ -71,7 +78,11 @@ def _needed(action: Action, last: int) -> set[Action]:
     if action.direction == FORWARD:
         return {Action(FORWARD, action.part - 1, action.micro_batch)} if action.part else set()
     after = action.part + 1
-    return {Action(BACKWARD, after, action.micro_batch) if after <= last else Action(FORWARD, last, action.micro_batch)}
+    return {
+        Action(BACKWARD, after, action.micro_batch)
+        if after <= last
+        else Action(FORWARD, last, action.micro_batch)
+    }
 
 
 def _rank(schedule: str, stages: int, micro_batches: int, parts: int, rank: int) -> tuple[Action, ...]:
@@ -81,7 +92,11 @@ def _rank(schedule: str, stages: int, micro_batches: int, parts: int, rank: int)
         local = [_stage(rank + k * stages, stages * parts, done) for k in range(parts)]
         try:
             kind = SCHEDULES[schedule]
-            made = kind(local if schedule == "interleaved" else local[0], micro_batches, loss_fn=lambda output, _: output.sum())
+            made = kind(
+                local if schedule == "interleaved" else local[0],
+                micro_batches,
+                loss_fn=lambda output, _: output.sum(),
+            )
         except ValueError as error:
             raise Unsupported(f"torch's {SCHEDULES[schedule].__name__} refuses: {error}") from error
         given = (torch.zeros(micro_batches, 1),) if rank == 0 else ()
@@ -94,7 +109,9 @@ def _stage(index: int, count: int, done: list[Action]) -> PipelineStage:
     """A stage of one small layer that writes down what it does."""
     shown = torch.zeros(1, 1, requires_grad=index > 0)
     out = torch.zeros(1, 1, requires_grad=True)
-    stage = PipelineStage(nn.Linear(1, 1), index, count, torch.device("cpu"), input_args=(shown,), output_args=(out,))
+    stage = PipelineStage(
+        nn.Linear(1, 1), index, count, torch.device("cpu"), input_args=(shown,), output_args=(out,)
+    )
 
     def noted(direction: str, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def call(micro_batch: int, *args: object, **kwargs: object) -> Tensor:

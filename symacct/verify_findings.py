@@ -27,7 +27,9 @@ class Findings:
     points: list[Mapping[str, int]] = field(default_factory=list)
 
 
-def models_at(source: ModelSource, graph: Graph, given: Mapping[str, int], found: Findings, seed: int) -> Iterator[tuple[Mapping[str, int], runs.Real]]:
+def models_at(
+    source: ModelSource, graph: Graph, given: Mapping[str, int], found: Findings, seed: int
+) -> Iterator[tuple[Mapping[str, int], runs.Real]]:
     """Sizes of the divided graph's domain at the given degrees, with the real model there, undivided."""
     names = (*source.dims, *given)
     try:
@@ -37,7 +39,8 @@ def models_at(source: ModelSource, graph: Graph, given: Mapping[str, int], found
             except SymacctError:
                 raise
             except Exception as error:  # the model's own code says no to these sizes
-                found.notes[f"passed over sizes that the model refuses: {type(error).__name__}: {' '.join(str(error).split())[:120]}"] = None
+                why = " ".join(str(error).split())[:120]
+                found.notes[f"passed over sizes that the model refuses: {type(error).__name__}: {why}"] = None
     except TraceError as error:
         found.notes[f"no sizes found for {', '.join(f'{k}={v}' for k, v in given.items())}: {error}"] = None
 

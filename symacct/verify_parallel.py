@@ -1,4 +1,5 @@
-"""What one rank of many is said to hold, compute and send, against torch's own parallelism in its fake process group.
+"""What one rank of many is said to hold, compute and send, against torch's own parallelism in its fake
+process group.
 
 Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, pipelines against
 `torch.distributed.pipelining`. Shards are those of tensor-parallel ranks where there are such.
@@ -23,10 +24,15 @@ def parallel_checks(source: ModelSource, graph: Graph, degrees: Degrees, seed: i
     """All that torch can be asked about these degrees. Raises Unsupported when that is nothing."""
     found = Findings()
     if graph.mode != "train":
-        raise Unsupported(f"{graph.target} was traced in mode {graph.mode}: parallel degrees are compared in training steps")
+        raise Unsupported(
+            f"{graph.target} was traced in mode {graph.mode}: parallel degrees are compared in training steps"
+        )
     axes = {
         "tp": (degrees.tensor > 1, lambda: tensor_checks(source, graph, degrees, found, seed)),
-        "zero=3": (degrees.zero == 3 and degrees.data > 1, lambda: sharded_checks(source, graph, degrees, found, seed)),
+        "zero=3": (
+            degrees.zero == 3 and degrees.data > 1,
+            lambda: sharded_checks(source, graph, degrees, found, seed),
+        ),
         "pp": (degrees.stages > 1, lambda: pipeline_checks(graph, degrees, found)),
     }
     asked = {axis: compare for axis, (wanted, compare) in axes.items() if wanted}
@@ -36,7 +42,9 @@ def parallel_checks(source: ModelSource, graph: Graph, degrees: Degrees, seed: i
         except Unsupported as error:
             found.notes[f"{axis} is not compared: {error}"] = None
     if not found.checks:
-        raise Unsupported("; ".join(found.notes) or "nothing here that torch can be asked: give tp, pp, or dp with zero=3")
+        raise Unsupported(
+            "; ".join(found.notes) or "nothing here that torch can be asked: give tp, pp, or dp with zero=3"
+        )
     found.notes.update(dict.fromkeys(_unasked(degrees, len(asked))))
     return found
 

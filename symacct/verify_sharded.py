@@ -15,6 +15,7 @@ from symacct import oracles_pipeline as torch_stages
 from symacct.certificate import Check
 from symacct.formula_text import to_text
 from symacct.graph import Assumption, Graph
+from symacct.oracles_styles import Tensors
 from symacct.parallel.collectives import Traffic
 from symacct.parallel.degrees import Degrees
 from symacct.parallel.rank import Rank, rank
@@ -29,11 +30,18 @@ Expr = sp.Expr
 # ZeRO 3
 
 
-def sharded_checks(source: ModelSource, graph: Graph, degrees: Degrees, found: Findings, seed: int = 0, share: Rank | None = None) -> None:
+def sharded_checks(
+    source: ModelSource,
+    graph: Graph,
+    degrees: Degrees,
+    found: Findings,
+    seed: int = 0,
+    share: Rank | None = None,
+) -> None:
     """Rows and bytes on one rank and what it sends, where fully_shard divides each layer and the root.
 
-    With tensor-parallel ranks too, parallelize_module divides the weights first. `share` is what the rank is said to
-    hold and to send if another answer than the derived one is to be tested.
+    With tensor-parallel ranks too, parallelize_module divides the weights first. `share` is what the rank is
+    said to hold and to send if another answer than the derived one is to be tested.
     """
     alone = Degrees(data=degrees.data, zero=3)
     together = replace(alone, tensor=degrees.tensor, sequence=degrees.sequence, keep=True)
@@ -45,7 +53,7 @@ def sharded_checks(source: ModelSource, graph: Graph, degrees: Degrees, found: F
             tensors = None
             if share.plan:
                 dim = sequence_dim(graph, share.graph) if degrees.sequence else None
-                tensors = torch_ranks.Tensors(styles_of(real.model, share.plan), degrees.tensor, dim)
+                tensors = Tensors(styles_of(real.model, share.plan), degrees.tensor, dim)
             foretold = _parameters(real.model, share.graph, point, shards.units)
             seen = as_torch_divides(real, tensors, shards)
             found.points.append(point)
@@ -64,23 +72,37 @@ def _unsayable(graph: Graph, degrees: Degrees, model: nn.Module, found: Findings
 
 
 def _even(share: Rank) -> Graph:
-    """The rank's graph with the further condition that every parameter has a multiple of the ranks' number of rows."""
+    """The rank's graph with the further condition that every parameter has a multiple of the ranks' number of
+    rows.
+    """
     sizes = {p.node.outputs[0].shape[0] for p in share.graph.sources("parameter") if p.node.outputs[0].shape}
-    even = (Assumption("divides", size, share.names.of["dp"], "") for size in sorted(sizes, key=str) if not size.is_number)
+    even = (
+        Assumption("divides", size, share.names.of["dp"], "")
+        for size in sorted(sizes, key=str)
+        if not size.is_number
+    )
     return replace(share.graph, assumptions=(*share.conditions, *even))
 
 
 def _degrees(share: Rank) -> dict[str, int]:
     """The degrees above 1 by their symbols' names."""
-    return {share.names.of[key].name: share.degrees.number(key) for key in ("dp", "tp") if share.degrees.number(key) > 1}
+    return {
+        share.names.of[key].name: share.degrees.number(key)
+        for key in ("dp", "tp")
+        if share.degrees.number(key) > 1
+    }
 
 
 def _layers(model: nn.Module, graph: Graph) -> list[str]:
-    """The modules that the graph's layers are: the outermost numbered ones whose parameters it holds as repeated."""
+    """The modules that the graph's layers are: the outermost numbered ones whose parameters it holds as
+    repeated.
+    """
     repeated = [p.node.label for p in graph.sources("parameter") if "*" in p.node.label]
     found: list[str] = []
     for path, _ in model.named_modules():
-        numbered = path.rpartition(".")[2].isdigit() and any(label.startswith(f"{template(path)}.") for label in repeated)
+        numbered = path.rpartition(".")[2].isdigit() and any(
+            label.startswith(f"{template(path)}.") for label in repeated
+        )
         if numbered and not any(path.startswith(f"{outer}.") for outer in found):
             found.append(path)
     return found
@@ -103,10 +125,19 @@ class _Parameter:
         return (self.local(ranks)[0] * ranks - self.shape[0]) * prod(self.shape[1:]) * self.width
 
 
-def _parameters(model: nn.Module, graph: Graph, point: Mapping[str, int], units: Sequence[str]) -> dict[str, _Parameter]:
-    shapes = {step.node.label: step.outputs[0][0] for step in unfold(graph, point) if step.node.op == "parameter" and step.outputs}
+def _parameters(
+    model: nn.Module, graph: Graph, point: Mapping[str, int], units: Sequence[str]
+) -> dict[str, _Parameter]:
+    shapes = {
+        step.node.label: step.outputs[0][0]
+        for step in unfold(graph, point)
+        if step.node.op == "parameter" and step.outputs
+    }
     inside = lambda name: any(name.startswith(f"{unit}.") for unit in units)  # noqa: E731
-    return {name: _Parameter(shapes[label_of(name, shapes)], p.element_size(), inside(name)) for name, p in model.named_parameters()}
+    return {
+        name: _Parameter(shapes[label_of(name, shapes)], p.element_size(), inside(name))
+        for name, p in model.named_parameters()
+    }
 
 
 @dataclass
@@ -121,53 +152,110 @@ class _Sharded:
     def checks(self, found: Findings) -> Iterator[Check]:
         """Every comparison."""
         local = {name: whole.local(self._ranks) for name, whole in self.parameters.items()}
-        wrong = [f"{name}: {shape_text(local[name])} foretold, {shape_text(shape)} seen" for name, shape in self.seen.shapes.items() if local[name] != shape]
+        wrong = [
+            f"{name}: {shape_text(local[name])} foretold, {shape_text(shape)} seen"
+            for name, shape in self.seen.shapes.items()
+            if local[name] != shape
+        ]
         right = len(local) - len(wrong)
-        yield Check("shapes", self._oracle, self.point, "ceil(rows/dp) rows of each parameter", right, len(local), not wrong, "; ".join(wrong[:3]))
+        yield Check(
+            "shapes",
+            self._oracle,
+            self.point,
+            "ceil(rows/dp) rows of each parameter",
+            right,
+            len(local),
+            not wrong,
+            "; ".join(wrong[:3]),
+        )
         padding = self._padding(layered=True) + self._padding(layered=False)
         if padding:
-            found.notes[f"fully_shard pads rows that {self._ranks} ranks do not divide: {padding:,} bytes of what was sent are left out, and bytes held are not compared"] = None
+            found.notes[
+                f"fully_shard pads rows that {self._ranks} ranks do not divide: {padding:,} bytes of "
+                "what was sent are left out, and bytes held are not compared"
+            ] = None
         else:
             held = self.share.shares[0].states
-            pairs = ("params", held.params, self.seen.params_bytes), ("grads", held.grads, self.seen.grads_bytes), ("optimizer", held.optimizer, self.seen.state_bytes)
+            pairs = (
+                ("params", held.params, self.seen.params_bytes),
+                ("grads", held.grads, self.seen.grads_bytes),
+                ("optimizer", held.optimizer, self.seen.state_bytes),
+            )
             for name, formula, observed in pairs:
                 yield self._check(f"bytes.{name}", formula, observed, f"{name} on one rank")
-        for kind, phase in ("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward"):
+        for kind, phase in (
+            ("all_gather", "forward"),
+            ("all_gather", "backward"),
+            ("reduce_scatter", "backward"),
+        ):
             yield from self._sent("dp", kind, phase)
         if self.share.plan:
             yield from self._between()
 
     def _between(self) -> Iterator[Check]:
-        """What tensor-parallel ranks send each other beside that. fully_shard sums summands of gradients before it scatters."""
-        for kind, phase in sorted({(s.kind, s.phase) for s in self.seen.sent if s.by == "DTensor"} | {(x.kind, _pass(x.phase)) for x in self.share.traffic if x.axis == "tp"}):
+        """What tensor-parallel ranks send each other beside that. fully_shard sums summands of gradients
+        before it scatters.
+        """
+        for kind, phase in sorted(
+            {(s.kind, s.phase) for s in self.seen.sent if s.by == "DTensor"}
+            | {(x.kind, _pass(x.phase)) for x in self.share.traffic if x.axis == "tp"}
+        ):
             yield from self._sent("tp", kind, phase)
 
     def _sent(self, axis: str, kind: str, phase: str) -> Iterator[Check]:
         """The root stays gathered after its forward pass, so backward gathers the layers alone."""
-        rows = [x for x in self.share.traffic if (x.axis, x.kind, _pass(x.phase)) == (axis, kind, phase) and not self._behind_scatter(x)]
+        rows = [
+            x
+            for x in self.share.traffic
+            if (x.axis, x.kind, _pass(x.phase)) == (axis, kind, phase) and not self._behind_scatter(x)
+        ]
         by = "fully_shard" if axis == "dp" else "DTensor"
         sent = [s.payload for s in self.seen.sent if (s.kind, s.phase, s.by) == (kind, phase, by)]
         padding = 0
         if axis == "dp":
             again = (kind, phase) == ("all_gather", "backward")
             padding = self._padding(layered=True) + (0 if again else self._padding(layered=False))
-        count, payload = (sp.expand(sp.Add(*(getattr(x, what) for x in rows))) for what in ("count", "payload"))
-        where = f"{kind} in {phase} over {axis}" + (f": {', '.join(dict.fromkeys(x.what for x in rows))}" if rows else "")
+        count, payload = (
+            sp.expand(sp.Add(*(getattr(x, what) for x in rows))) for what in ("count", "payload")
+        )
+        where = f"{kind} in {phase} over {axis}" + (
+            f": {', '.join(dict.fromkeys(x.what for x in rows))}" if rows else ""
+        )
         yield self._check(f"collectives.{phase}.{axis}.{kind}", count, len(sent), where)
         yield self._check(f"traffic.{phase}.{axis}.{kind}", payload, sum(sent) - padding, where)
 
     def _behind_scatter(self, x: Traffic) -> bool:
-        """Gradients of biases of row-parallel products: torch adds these before it scatters, and has nothing to sum."""
-        return x.once and x.axis == "tp" and self.share.plan is not None and self.share.plan.styles.get(f"{x.what}.weight") == "rowwise"
+        """Gradients of biases of row-parallel products: torch adds these before it scatters, and has nothing
+        to sum.
+        """
+        return (
+            x.once
+            and x.axis == "tp"
+            and self.share.plan is not None
+            and self.share.plan.styles.get(f"{x.what}.weight") == "rowwise"
+        )
 
     def _check(self, quantity: str, formula: Expr, observed: int, where: str) -> Check:
         expected = formula.xreplace(numbers_of(self.point))
         equal = expected == observed
         shown = int(expected) if expected.is_Integer else to_text(expected)
-        return Check(quantity, self._oracle, self.point, to_text(formula), observed, shown, equal, "" if equal else where)
+        return Check(
+            quantity,
+            self._oracle,
+            self.point,
+            to_text(formula),
+            observed,
+            shown,
+            equal,
+            "" if equal else where,
+        )
 
     def _padding(self, layered: bool) -> int:
-        return sum(parameter.padding(self._ranks) for parameter in self.parameters.values() if parameter.layered == layered)
+        return sum(
+            parameter.padding(self._ranks)
+            for parameter in self.parameters.values()
+            if parameter.layered == layered
+        )
 
     @property
     def _ranks(self) -> int:
@@ -188,13 +276,17 @@ def _pass(phase: str) -> str:
 
 
 def pipeline_checks(graph: Graph, degrees: Degrees, found: Findings, share: Rank | None = None) -> None:
-    """Micro-batches under way on each kind of stage, and the time that stages wait. `share` as in `sharded_checks`."""
+    """Micro-batches under way on each kind of stage, and the time that stages wait. `share` as in
+    `sharded_checks`.
+    """
     p, m, v = degrees.stages, degrees.micro_batches, degrees.interleave
     share = share or rank(graph, Degrees(stages=p, micro_batches=m, interleave=v))
     kind = "1f1b" if v == 1 else "interleaved"
     actions = torch_stages.actions_of(kind, p, m, v)
     oracle = f"torch's {torch_stages.SCHEDULES[kind].__name__}, each rank run"
-    numbers = {symbol.name: degrees.number(key) for key, symbol in share.names.of.items() if key in ("pp", "m", "v")}
+    numbers = {
+        symbol.name: degrees.number(key) for key, symbol in share.names.of.items() if key in ("pp", "m", "v")
+    }
     parts = share.names.of["v"] if v > 1 else sp.Integer(1)
     stage_at = {"first stage": 0, "second stage": 1, "last stage": p - 1}
 
@@ -202,12 +294,22 @@ def pipeline_checks(graph: Graph, degrees: Degrees, found: Findings, share: Rank
         value = formula.xreplace(numbers_of(numbers))
         expected = Fraction(int(value.p), int(value.q))
         seen, foretold = ((int(x) if x.denominator == 1 else str(x)) for x in (Fraction(observed), expected))
-        found.checks.append(Check(quantity, oracle, numbers, to_text(formula), seen, foretold, observed == expected))
+        found.checks.append(
+            Check(quantity, oracle, numbers, to_text(formula), seen, foretold, observed == expected)
+        )
 
     for stage in (held.stage for held in share.shares):
         mine = actions[stage_at[stage.name]]
-        check(f"passes under way, {stage.name}", sp.expand(stage.under_way * parts), torch_stages.most_under_way(mine))
+        check(
+            f"passes under way, {stage.name}",
+            sp.expand(stage.under_way * parts),
+            torch_stages.most_under_way(mine),
+        )
         if stage.before:
-            check("passes of what stands before the layers", stage.entered, torch_stages.most_under_way(mine, part=0))
+            check(
+                "passes of what stands before the layers",
+                stage.entered,
+                torch_stages.most_under_way(mine, part=0),
+            )
     for idle in sorted(set(torch_stages.idle_share(actions))):
         check("bubble", share.idle, idle)

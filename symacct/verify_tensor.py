@@ -1,4 +1,6 @@
-"""One tensor-parallel rank as it is derived, against the rank that torch's parallelize_module makes of the real model."""
+"""One tensor-parallel rank as it is derived, against the rank that torch's parallelize_module makes of the
+real model.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from symacct.certificate import Check
 from symacct.errors import SymacctError, Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
+from symacct.oracles_styles import Tensors
 from symacct.parallel.collectives import traffic_of
 from symacct.parallel.degrees import Degrees, names_for
 from symacct.parallel.layout import GRADIENT
@@ -35,23 +38,38 @@ _SEQUENCES = ("T", "S")
 _FUSED = "aten._scaled_dot_product_"
 
 
-def tensor_checks(source: ModelSource, graph: Graph, degrees: Degrees, found: Findings, seed: int = 0, local: Graph | None = None) -> None:
-    """Local parameters, products and collectives of one rank. `local` is the rank's graph if another one is to be tested."""
+def tensor_checks(
+    source: ModelSource,
+    graph: Graph,
+    degrees: Degrees,
+    found: Findings,
+    seed: int = 0,
+    local: Graph | None = None,
+) -> None:
+    """Local parameters, products and collectives of one rank. `local` is the rank's graph if another one is
+    to be tested.
+    """
     t = names_for(graph).of["tp"]
     for _, example in models_at(source, graph, source.dims, found, seed):
         divided, plan = divided_as_torch_can(graph, degrees, t, example.model, found)
         local = local or divided
         dim = sequence_dim(graph, local) if degrees.sequence else None
         for point, real in models_at(source, local, {t.name: degrees.tensor}, found, seed):
-            seen = as_torch_divides(real, torch_ranks.Tensors(styles_of(real.model, plan), degrees.tensor, dim))
+            seen = as_torch_divides(real, Tensors(styles_of(real.model, plan), degrees.tensor, dim))
             found.points.append(point)
             found.notes.update(dict.fromkeys(seen.notes))
-            found.checks += _Tensor(local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}").checks(found)
+            found.checks += _Tensor(
+                local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}"
+            ).checks(found)
             return
 
 
-def divided_as_torch_can(graph: Graph, degrees: Degrees, t: Expr, model: nn.Module, found: Findings) -> tuple[Graph, Plan]:
-    """One rank's graph under the plan, without what torch's styles cannot say; `found` then notes what was left whole."""
+def divided_as_torch_can(
+    graph: Graph, degrees: Degrees, t: Expr, model: nn.Module, found: Findings
+) -> tuple[Graph, Plan]:
+    """One rank's graph under the plan, without what torch's styles cannot say; `found` then notes what was
+    left whole.
+    """
     sequence = tuple(symbol(name) for name in _SEQUENCES if name in graph.symbols)
     if degrees.sequence and not sequence:
         raise Unsupported(f"{graph.target} has no size T (or S) of a sequence to divide; leave out sp")
@@ -64,7 +82,8 @@ def divided_as_torch_can(graph: Graph, degrees: Degrees, t: Expr, model: nn.Modu
     if unsayable:
         plan = propose(graph, t, None, sequence, unsayable)
     if not plan.params:
-        raise Unsupported(f"{graph.target}: torch's styles can divide none of its weights; {next(iter(unsayable.values()), 'nothing divides')}")
+        why = next(iter(unsayable.values()), "nothing divides")
+        raise Unsupported(f"{graph.target}: torch's styles can divide none of its weights; {why}")
     return sharded(graph, Division(t, plan.params, sequence, again=False)), plan
 
 
@@ -75,7 +94,9 @@ def unsayable_in(plan: Plan, model: nn.Module) -> dict[str, str]:
         part, (path, _, attribute) = plan.params[label], name.rpartition(".")
         if part.pieces or part.outer != 1:
             found[label] = "torch's ColwiseParallel divides a fused weight as one, not part by part"
-        elif attribute not in ("weight", "bias") or not isinstance(model.get_submodule(path), nn.Linear | nn.Embedding):
+        elif attribute not in ("weight", "bias") or not isinstance(
+            model.get_submodule(path), nn.Linear | nn.Embedding
+        ):
             found[label] = "torch's styles divide nn.Linear and nn.Embedding"
     return found
 
@@ -91,8 +112,12 @@ def label_of(name: str, labels: Mapping[str, Any]) -> str:
     return next((label for label in (name, template(name)) if label in labels), loosened(template(name)))
 
 
-def as_torch_divides(real: runs.Real, tensors: torch_ranks.Tensors, shards: torch_ranks.Shards | None = None) -> torch_ranks.Rank:
-    """The first rank of torch's. Raises Unsupported where the model's own code does not go through DTensor."""
+def as_torch_divides(
+    real: runs.Real, tensors: Tensors, shards: torch_ranks.Shards | None = None
+) -> torch_ranks.Rank:
+    """The first rank of torch's. Raises Unsupported where the model's own code does not go through
+    DTensor.
+    """
     try:
         return torch_ranks.rank_of(real.model, real.inputs, real.loss, tensors, shards)
     except SymacctError:
@@ -112,14 +137,21 @@ def sequence_dim(graph: Graph, local: Graph) -> int:
             shape = (shapes.get(value) or made[value]).shape
             dims |= {k for k, size in enumerate(shape) if str(size) in _SEQUENCES}
     if len(dims) != 1:
-        raise Unsupported(f"{graph.target}: the sequence lies in {len(dims)} dimensions of what is scattered; torch's styles take one")
+        raise Unsupported(
+            f"{graph.target}: the sequence lies in {len(dims)} dimensions of what is scattered; "
+            "torch's styles take one"
+        )
     return dims.pop()
 
 
 def styles_of(model: nn.Module, plan: Plan) -> dict[str, str]:
     """The plan's styles by module path of the real model."""
     found, shared = {}, set()
-    parameters = [(name, param) for name, param in model.named_parameters(remove_duplicate=False) if name.endswith(".weight")]
+    parameters = [
+        (name, param)
+        for name, param in model.named_parameters(remove_duplicate=False)
+        if name.endswith(".weight")
+    ]
     for name, param in parameters:
         style = plan.styles.get(label_of(name, plan.styles))
         if style:
@@ -146,21 +178,39 @@ class _Tensor:
         """Every comparison."""
         ledger = Ledger(self.graph, allow_unknown=True)
         numbers = numbers_of(self.point)
-        values = {"params.total": sum(prod(s) for s in self.seen.shapes.values()), "flops.forward": self.seen.flops_forward, "flops.backward": self.seen.flops_backward}
+        values = {
+            "params.total": sum(prod(s) for s in self.seen.shapes.values()),
+            "flops.forward": self.seen.flops_forward,
+            "flops.backward": self.seen.flops_backward,
+        }
         for key, observed in values.items():
             formula = ledger.formulas[key]
             yield self._check(key, to_text(formula), observed, int(formula.xreplace(numbers)))
         if any(place.node.op.startswith(_FUSED) for place in self.graph.ops):
-            found.notes["bytes.saved of a rank is not compared: DTensor runs attention as separate products, which keep their scores"] = None
+            found.notes[
+                "bytes.saved of a rank is not compared: DTensor runs attention as separate "
+                "products, which keep their scores"
+            ] = None
         elif (saved := ledger.formulas.get("bytes.saved")) is not None:
-            yield self._check("bytes.saved", to_text(saved), self.seen.saved_bytes, int(saved.xreplace(numbers)))
+            yield self._check(
+                "bytes.saved", to_text(saved), self.seen.saved_bytes, int(saved.xreplace(numbers))
+            )
         steps = unfold(self.graph, self.point)
         yield self._shapes(steps)
         yield from self._collectives(steps)
         yield self._gradients(steps, found)
 
     def _check(self, quantity: str, formula: str, observed: int, expected: int, where: str = "") -> Check:
-        return Check(quantity, self.oracle, self.point, formula, observed, expected, observed == expected and not where, where)
+        return Check(
+            quantity,
+            self.oracle,
+            self.point,
+            formula,
+            observed,
+            expected,
+            observed == expected and not where,
+            where,
+        )
 
     def _shapes(self, steps: list[Step]) -> Check:
         expected, observed = Counter[tuple[str, tuple[int, ...]]](), Counter[tuple[str, tuple[int, ...]]]()
@@ -173,7 +223,13 @@ class _Tensor:
         wrong = [f"{label} is {shape_text(shape)}, not foretold" for label, shape in observed - expected]
         wrong += [f"{label} is foretold as {shape_text(shape)}" for label, shape in expected - observed]
         right = sum((expected & observed).values())
-        return self._check("shapes", "the shape of each parameter on one rank", right, sum(expected.values()), "; ".join(wrong[:4]))
+        return self._check(
+            "shapes",
+            "the shape of each parameter on one rank",
+            right,
+            sum(expected.values()),
+            "; ".join(wrong[:4]),
+        )
 
     def _collectives(self, steps: list[Step]) -> Iterator[Check]:
         """Per kind: how many, and how many bytes, each pair of phase and payload as often as foretold."""
@@ -188,13 +244,27 @@ class _Tensor:
         rows = [x for x in traffic_of(self.graph, "tp", self.ranks) if not x.once]
         for kind in sorted({key[0] for key in expected | observed}):
             wrong = "; ".join(_differences(expected, observed, places, kind))
-            count, payload = (sp.expand(sp.Add(*(getattr(x, what) for x in rows if x.kind == kind))) for what in ("count", "payload"))
+            count, payload = (
+                sp.expand(sp.Add(*(getattr(x, what) for x in rows if x.kind == kind)))
+                for what in ("count", "payload")
+            )
             seen = [key for key in observed.elements() if key[0] == kind]
-            for name, formula, total in ("collectives", count, len(seen)), ("traffic", payload, sum(key[2] for key in seen)):
-                yield self._check(f"{name}.{kind}", to_text(formula), total, int(formula.xreplace(numbers_of(self.point))), wrong)
+            for name, formula, total in (
+                ("collectives", count, len(seen)),
+                ("traffic", payload, sum(key[2] for key in seen)),
+            ):
+                yield self._check(
+                    f"{name}.{kind}",
+                    to_text(formula),
+                    total,
+                    int(formula.xreplace(numbers_of(self.point))),
+                    wrong,
+                )
 
     def _gradients(self, steps: list[Step], found: Findings) -> Check:
-        """Gradients of whole parameters whose summands ranks hold: torch leaves them so until the optimizer reads them."""
+        """Gradients of whole parameters whose summands ranks hold: torch leaves them so until the optimizer
+        reads them.
+        """
         owners = {p.node.outputs[0].storage: p.node.label for p in self.graph.sources("gradient")}
         expected, ours = Counter[str](), Counter[str]()
         for step in steps:
@@ -203,26 +273,37 @@ class _Tensor:
                 (ours if self._behind_scatter(label) else expected)[label] += 1
         if ours:
             found.notes[
-                f"{', '.join(ours)}: torch adds these before it scatters, so that each rank has the whole gradient; symacct adds "
-                "them behind it, as Megatron does, and sums the gradient once more"
+                f"{', '.join(ours)}: torch adds these before it scatters, so that each rank has the whole "
+                "gradient; symacct adds them behind it, as Megatron does, and sums the gradient once more"
             ] = None
         if self.seen.owed:
             found.notes[
-                "gradients of whole parameters stay summands under torch, and each read of one by its optimizer sums it anew "
-                "(three times in AdamW); symacct sums each once"
+                "gradients of whole parameters stay summands under torch, and each read of one by its "
+                "optimizer sums it anew (three times in AdamW); symacct sums each once"
             ] = None
         labels = dict.fromkeys(owners.values())
         observed = Counter(label_of(name, labels) for name, _ in self.seen.owed)
-        wrong = [f"{label}: {expected[label]} foretold, {observed[label]} seen" for label in expected | observed if expected[label] != observed[label]]
+        wrong = [
+            f"{label}: {expected[label]} foretold, {observed[label]} seen"
+            for label in expected | observed
+            if expected[label] != observed[label]
+        ]
         formula = "gradients that ranks still have to sum"
-        return self._check("collectives.gradients", formula, observed.total(), expected.total(), "; ".join(wrong[:3]))
+        return self._check(
+            "collectives.gradients", formula, observed.total(), expected.total(), "; ".join(wrong[:3])
+        )
 
     def _behind_scatter(self, label: str) -> bool:
         """Whether a parameter is the bias of a row-parallel product."""
-        return label.endswith(".bias") and self.plan.styles.get(f"{label.removesuffix('.bias')}.weight") == "rowwise"
+        return (
+            label.endswith(".bias")
+            and self.plan.styles.get(f"{label.removesuffix('.bias')}.weight") == "rowwise"
+        )
 
 
-def _sent(graph: Graph, steps: list[Step], ranks: Expr, point: Mapping[str, int]) -> Iterator[tuple[Step, int]]:
+def _sent(
+    graph: Graph, steps: list[Step], ranks: Expr, point: Mapping[str, int]
+) -> Iterator[tuple[Step, int]]:
     """Each collective that one rank takes part in, with the bytes of the whole tensor."""
     tensors, numbers = graph.tensors(), numbers_of(point)
     for step in steps:
@@ -234,11 +315,14 @@ def _sent(graph: Graph, steps: list[Step], ranks: Expr, point: Mapping[str, int]
             yield step, int(sp.expand(out.bytes * times).xreplace(numbers))
 
 
-def _differences(expected: Counter, observed: Counter, places: Mapping[Any, list[str]], kind: str) -> Iterator[str]:
+def _differences(
+    expected: Counter, observed: Counter, places: Mapping[Any, list[str]], kind: str
+) -> Iterator[str]:
     for key in expected | observed:
         if key[0] == kind and expected[key] != observed[key]:
             named = f" ({'; '.join(list(dict.fromkeys(places[key]))[:3])})" if key in places else ""
-            yield f"{kind} of {key[2]:,} bytes in {key[1]}: {expected[key]} foretold{named}, {observed[key]} seen"
+            what = f"{kind} of {key[2]:,} bytes in {key[1]}"
+            yield f"{what}: {expected[key]} foretold{named}, {observed[key]} seen"
 
 
 def _kind(op: str) -> str:

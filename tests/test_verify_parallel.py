@@ -1,4 +1,6 @@
-"""One rank's share against torch's own parallelism, run in its fake process group: what holds passes, mistakes are named."""
+"""One rank's share against torch's own parallelism, run in its fake process group: what holds passes,
+mistakes are named.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,7 @@ from symacct.verify_tensor import divided_as_torch_can, tensor_checks
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FILES = {"gpt2": "gpt"}
+SEED = 18  # gives every model two layers
 
 
 def source(name):
@@ -42,7 +45,7 @@ def source(name):
 @cache
 def compared(name, degrees):
     """What torch says of a stored model at these degrees."""
-    return parallel_checks(source(name), graph_of(name), degrees)
+    return parallel_checks(source(name), graph_of(name), degrees, SEED)
 
 
 def wrong(found):
@@ -57,17 +60,29 @@ def observed(found):
 
 
 def test_llama_sums_twice_a_layer_each_way():
-    """Megatron's figure: two all_reduces forward and two backward in a layer; table and head one each; the loss three."""
+    """Megatron's figure: two all_reduces forward and two backward in a layer; table and head one each; the
+    loss three.
+    """
     found = compared("llama", Degrees(tensor=2))
     assert not wrong(found)
     (point,) = found.points
     assert observed(found)["collectives.all_reduce"] == 4 * point["L"] + 2 + 3
-    assert observed(found)["traffic.all_reduce"] == 4 * point["B"] * point["T"] * ((4 * point["L"] + 2) * point["d"] + 3)
-    assert set(observed(found)) >= {"params.total", "flops.forward", "flops.backward", "shapes", "collectives.gradients"}
+    assert observed(found)["traffic.all_reduce"] == 4 * point["B"] * point["T"] * (
+        (4 * point["L"] + 2) * point["d"] + 3
+    )
+    assert set(observed(found)) >= {
+        "params.total",
+        "flops.forward",
+        "flops.backward",
+        "shapes",
+        "collectives.gradients",
+    }
 
 
 def test_llama_gathers_and_scatters_along_the_sequence():
-    """Each all_reduce of activations is a scatter and a gather; gains of the norms, 2L + 1, are left to be summed."""
+    """Each all_reduce of activations is a scatter and a gather; gains of the norms, 2L + 1, are left to be
+    summed.
+    """
     found = compared("llama", Degrees(tensor=2, sequence=True))
     assert not wrong(found)
     layers = found.points[0]["L"]
@@ -78,18 +93,24 @@ def test_llama_gathers_and_scatters_along_the_sequence():
 
 
 def test_bert_sums_before_it_pools_and_in_every_layer():
-    """A post-norm layer hands summands to the layer before it: they are summed in each; the pooler's are (B, d)."""
+    """A post-norm layer hands summands to the layer before it: they are summed in each; the pooler's are (B,
+    d).
+    """
     found = compared("bert", Degrees(tensor=2))
     assert not wrong(found)
     (point,) = found.points
     whole, pooled = 4 * point["B"] * point["T"] * point["d"], 4 * point["B"] * point["d"]
-    assert observed(found)["traffic.all_reduce"] == (4 * point["L"] + 1) * whole + pooled + 4  # and the loss, one number
+    assert (
+        observed(found)["traffic.all_reduce"] == (4 * point["L"] + 1) * whole + pooled + 4
+    )  # and the loss, one number
 
 
 def test_a_fused_weight_is_left_whole_and_said_to_be():
     found = compared("gpt2", Degrees(tensor=3))
     assert not wrong(found)
-    assert observed(found)["collectives.all_reduce"] == 2 * found.points[0]["L"] + 2 + 3  # the tied table is one weight
+    assert (
+        observed(found)["collectives.all_reduce"] == 2 * found.points[0]["L"] + 2 + 3
+    )  # the tied table is one weight
     assert any("blocks.*.attn.qkv.weight left whole" in note and "fused" in note for note in found.notes)
 
 
@@ -135,7 +156,9 @@ class PostNorm(nn.Module):
 @cache
 def post_norm():
     made = model_source(
-        "post-norm", dims={"B": 2, "T": 6, "V": 10, "L": 2, "d": 8, "h": 4, "f": 14}, model=PostNorm,
+        "post-norm",
+        dims={"B": 2, "T": 6, "V": 10, "L": 2, "d": 8, "h": 4, "f": 14},
+        model=PostNorm,
         inputs=lambda B, T, V: torch.randint(V, (B, T)),
         loss=lambda output, inputs: F.cross_entropy(output.flatten(0, 1), inputs.flatten()),
     )
@@ -143,9 +166,11 @@ def post_norm():
 
 
 def test_norms_behind_the_sums_with_biases_and_positions():
-    """By hand: q, k, v and up each take one gathered input in and scatter one gradient back; table and head alike."""
+    """By hand: q, k, v and up each take one gathered input in and scatter one gradient back; table and head
+    alike.
+    """
     made, graph = post_norm()
-    found = parallel_checks(made, graph, Degrees(tensor=2, sequence=True))
+    found = parallel_checks(made, graph, Degrees(tensor=2, sequence=True), SEED)
     assert not wrong(found)
     layers, seen = found.points[0]["L"], observed(found)
     assert seen["collectives.all_gather"] == seen["collectives.reduce_scatter"] == 4 * layers + 2
@@ -181,7 +206,9 @@ class Tower(nn.Module):
 @cache
 def tower():
     made = model_source(
-        "tower", dims={"B": 2, "T": 6, "V": 10, "L": 2, "d": 8, "f": 14}, model=Tower,
+        "tower",
+        dims={"B": 2, "T": 6, "V": 10, "L": 2, "d": 8, "f": 14},
+        model=Tower,
         inputs=lambda B, T, V: torch.randint(V, (B, T)),
         loss=lambda output, inputs: F.cross_entropy(output.flatten(0, 1), inputs.flatten()),
     )
@@ -190,9 +217,11 @@ def tower():
 
 @pytest.mark.parametrize("sequence", [False, True])
 def test_a_rank_keeps_what_torch_keeps(sequence):
-    """By hand, float32: in a layer the norm's input and statistics, its output, four times f/t; at the end the head's
-    input and the log-probabilities; indices and targets of 8 bytes are one tensor; the loss keeps its weight, one number."""
-    found = parallel_checks(*tower(), Degrees(tensor=2, sequence=sequence))
+    """By hand, float32: in a layer the norm's input and statistics, its output, four times f/t; at the end
+    the head's input and the log-probabilities; indices and targets of 8 bytes are one tensor; the loss keeps
+    its weight, one number.
+    """
+    found = parallel_checks(*tower(), Degrees(tensor=2, sequence=sequence), SEED)
     assert not wrong(found)
     B, T, V, L, d, f, t = (found.points[0][name] for name in "BTVLdft")
     part = t if sequence else 1
@@ -202,10 +231,12 @@ def test_a_rank_keeps_what_torch_keeps(sequence):
 
 def test_what_torch_cannot_run_is_said():
     with pytest.raises(Unsupported, match="tp is not compared: torch cannot run this model so"):
-        compared("bert", Degrees(tensor=2, sequence=True))  # it pools the first token of what is a part of the sequence
+        compared(
+            "bert", Degrees(tensor=2, sequence=True)
+        )  # it pools the first token of what is a part of the sequence
     with pytest.raises(Unsupported, match="no size T"):
         compared("vit", Degrees(tensor=2, sequence=True))
-    with pytest.raises(Unsupported, match="cp is not compared|nothing here that torch can be asked"):
+    with pytest.raises(Unsupported, match="nothing here that torch can be asked"):
         compared("llama", Degrees(context=2))
 
 
@@ -233,19 +264,25 @@ def planted(name, change, **degrees):
     graph, wanted, found = graph_of(name), Degrees(tensor=2, **degrees), Findings()
     whole = source(name).model(source(name).dims)
     local, _ = divided_as_torch_can(graph, wanted, names_for(graph).of["tp"], whole, found)
-    tensor_checks(source(name), graph, wanted, found, local=replace(local, items=changed(local.items, change)))
+    tensor_checks(
+        source(name), graph, wanted, found, local=replace(local, items=changed(local.items, change))
+    )
     return found
 
 
 def changed(items, change):
-    return tuple(replace(x, items=changed(x.items, change)) if isinstance(x, Loop) else change(x) for x in items)
+    return tuple(
+        replace(x, items=changed(x.items, change)) if isinstance(x, Loop) else change(x) for x in items
+    )
 
 
 def test_a_norm_that_is_divided_is_named():
     def divide(node):
         if (node.op, node.label) != ("parameter", "blocks.*.norm1.weight"):
             return node
-        return replace(node, outputs=tuple(replace(o, shape=(o.shape[0] / symbol("t"),)) for o in node.outputs))
+        return replace(
+            node, outputs=tuple(replace(o, shape=(o.shape[0] / symbol("t"),)) for o in node.outputs)
+        )
 
     places = {quantity: where for quantity, _, _, where in wrong(planted("llama", divide))}
     assert set(places) == {"params.total", "shapes"}
@@ -254,7 +291,9 @@ def test_a_norm_that_is_divided_is_named():
 
 def test_a_missing_sum_is_named_with_its_place():
     def forget(node):
-        missing = node.op == "c10d.all_reduce" and node.phase == "backward" and node.module == "blocks.*.norm2"
+        missing = (
+            node.op == "c10d.all_reduce" and node.phase == "backward" and node.module == "blocks.*.norm2"
+        )
         return replace(node, op="aten.alias") if missing else node
 
     found = wrong(planted("llama", forget))
@@ -270,17 +309,27 @@ def test_fsdp_gathers_layers_twice_and_the_root_once():
     found = compared("llama", Degrees(data=2, zero=3))
     assert not wrong(found)
     layers, seen = found.points[0]["L"], observed(found)
-    assert seen["collectives.forward.dp.all_gather"] == seen["collectives.backward.dp.reduce_scatter"] == layers + 1
+    assert (
+        seen["collectives.forward.dp.all_gather"]
+        == seen["collectives.backward.dp.reduce_scatter"]
+        == layers + 1
+    )
     assert seen["collectives.backward.dp.all_gather"] == layers
     assert {"bytes.params", "bytes.grads", "bytes.optimizer"} <= set(seen)
 
 
 def test_shards_of_tensor_parallel_ranks():
-    """fully_shard sums what tensor-parallel ranks hold as summands of a norm's gradient, once for each of 2L + 1."""
+    """fully_shard sums what tensor-parallel ranks hold as summands of a norm's gradient, once for each of 2L
+    + 1.
+    """
     found = compared("llama", Degrees(data=2, zero=3, tensor=2, sequence=True))
     assert not wrong(found)
     layers, seen = found.points[-1]["L"], observed(found)
-    assert seen["collectives.backward.tp.all_reduce"] == seen["collectives.backward.tp.all_gather"] == 2 * layers + 1
+    assert (
+        seen["collectives.backward.tp.all_reduce"]
+        == seen["collectives.backward.tp.all_gather"]
+        == 2 * layers + 1
+    )
     assert seen["collectives.backward.dp.all_gather"] == layers
 
 
@@ -310,9 +359,14 @@ def test_resharding_decides_what_backward_gathers(again, gathers):
 def test_a_gather_too_many_is_named():
     graph = graph_of("llama")
     share = rank(graph, Degrees(data=2, zero=3))
-    rows = [replace(x, count=x.count + 1) if (x.kind, x.phase) == ("all_gather", "backward") else x for x in share.traffic]
+    rows = [
+        replace(x, count=x.count + 1) if (x.kind, x.phase) == ("all_gather", "backward") else x
+        for x in share.traffic
+    ]
     found = Findings()
-    sharded_checks(source("llama"), graph, Degrees(data=2, zero=3), found, share=replace(share, traffic=tuple(rows)))
+    sharded_checks(
+        source("llama"), graph, Degrees(data=2, zero=3), found, share=replace(share, traffic=tuple(rows))
+    )
     ((quantity, seen, foretold, where),) = wrong(found)
     assert (quantity, foretold - seen) == ("collectives.backward.dp.all_gather", 1)
     assert where == "all_gather in backward over dp: parameters"
@@ -321,7 +375,10 @@ def test_a_gather_too_many_is_named():
 # Pipelines
 
 
-@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 1), (3, 5, 1), (4, 4, 1), (4, 9, 1), (2, 2, 2), (3, 6, 2), (2, 8, 3), (4, 4, 2), (4, 8, 2)])
+@pytest.mark.parametrize(
+    ("p", "m", "v"),
+    [(2, 2, 1), (3, 5, 1), (4, 4, 1), (4, 9, 1), (2, 2, 2), (3, 6, 2), (2, 8, 3), (4, 4, 2), (4, 8, 2)],
+)
 def test_torch_s_schedules_keep_and_wait_as_foretold(p, m, v):
     actions = actions_of("1f1b" if v == 1 else "interleaved", p, m, v)
     numbers = (sp.Integer(p), sp.Integer(m), sp.Integer(v))
@@ -360,12 +417,20 @@ def test_a_pass_too_many_is_caught():
 def test_the_command_adds_ranks_to_the_certificate(capsys):
     assert main(["verify", str(EXAMPLES / "mlp.py"), "--points", "1", "--parallel", "tp=2,dp=2,zero=3"]) == 0
     out = capsys.readouterr().out
-    assert "parallelize_module, rank 0 of 2" in out and "fully_shard over parallelize_module, rank 0 of 2 × 2" in out
+    assert (
+        "parallelize_module, rank 0 of 2" in out
+        and "fully_shard over parallelize_module, rank 0 of 2 × 2" in out
+    )
     assert "all agree exactly" in out
 
 
 @pytest.mark.parametrize(
-    ("degrees", "said"), [("zro=3", "is no kind of parallelism; did you mean zero?"), ("tp=0", "a degree is a positive integer"), ("dp=2", "zero=3")]
+    ("degrees", "said"),
+    [
+        ("zro=3", "is no kind of parallelism; did you mean zero?"),
+        ("tp=0", "a degree is a positive integer"),
+        ("dp=2", "zero=3"),
+    ],
 )
 def test_the_command_refuses_degrees_that_mean_nothing(capsys, degrees, said):
     assert main(["verify", str(EXAMPLES / "mlp.py"), "--points", "1", "--parallel", degrees]) == 2

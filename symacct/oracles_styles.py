@@ -1,0 +1,132 @@
+"""Which of torch's parallel styles each module of a model gets, so that torch divides it as a plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+
+from symacct.errors import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """How torch is to divide weights: a style, "colwise" or "rowwise", by module path, and among how many
+    ranks.
+
+    `sequence` is the dimension of the sequence if it is divided between the products.
+    """
+
+    styles: Mapping[str, str]
+    ranks: int
+    sequence: int | None = None
+
+
+def styles_for(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, ParallelStyle]:
+    styles, sequence = tensors.styles, tensors.sequence
+    between: Placement = Replicate() if sequence is None else Shard(sequence)
+    found: dict[str, ParallelStyle] = {}
+    given = _given(model, inputs)
+    shared = _brought_in(given, [path for path, style in styles.items() if style == "colwise"])
+    for path, style in styles.items():
+        module = model.get_submodule(path)
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            raise Unsupported(
+                f"torch's styles divide nn.Linear and nn.Embedding; {path} is a {type(module).__name__}"
+            )
+        if style == "rowwise":
+            entering = Replicate() if isinstance(module, nn.Embedding) else Shard(-1)
+            found[path] = RowwiseParallel(input_layouts=entering, output_layouts=between)
+        else:
+            inside = path in shared
+            found[path] = ColwiseParallel(
+                input_layouts=Replicate() if inside else between, use_local_output=False
+            )
+    for parent, (place, count) in dict(shared.values()).items():
+        layouts = tuple(between if k == place else None for k in range(count))
+        wanted = tuple(Replicate() if k == place else None for k in range(count))
+        found[parent] = PrepareModuleInput(input_layouts=layouts, desired_input_layouts=wanted)
+    if sequence is not None:
+        for path, module in model.named_modules():
+            if path not in styles and any(True for _ in module.parameters(recurse=False)):
+                found[path] = _along(module, sequence, given[path][0].ndim if given.get(path) else 0)
+    return found
+
+
+def _along(module: nn.Module, sequence: int, rank: int) -> ParallelStyle:
+    """A module that ranks hold whole and run on their part of the sequence. A lookup's positions are whole,
+    and are cut.
+    """
+    if not isinstance(module, nn.Embedding):
+        return SequenceParallel(sequence_dim=sequence, use_local_output=True)
+    part = Shard(sequence + rank - 2)
+    return PrepareModuleInputOutput(
+        input_layouts=(Replicate(),),
+        desired_input_layouts=(part,),
+        output_layouts=(part,),
+        desired_output_layouts=(part,),
+    )
+
+
+def _given(model: nn.Module, inputs: Any) -> dict[str, tuple[Any, ...]]:
+    """What each module of the undivided model is given by position in a forward pass."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            if path:
+                hook = lambda _, args, path=path: seen.__setitem__(path, args)  # noqa: E731
+                stack.callback(module.register_forward_pre_hook(hook).remove)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            call(model, inputs)
+    return seen
+
+
+def _brought_in(
+    given: Mapping[str, tuple[Any, ...]], colwise: list[str]
+) -> dict[str, tuple[str, tuple[int, int]]]:
+    """Of column-parallel modules that share an input: the module around them that is given it, at which place
+    of how many.
+
+    Each of them alone would bring its input in, and sum its gradient, by itself.
+    """
+    groups: dict[int, list[str]] = {}
+    for path in colwise:
+        if given.get(path):
+            groups.setdefault(id(given[path][0]), []).append(path)
+    found = {}
+    for key, paths in groups.items():
+        parent = _parent(paths)
+        places = [k for k, arg in enumerate(given.get(parent, ())) if id(arg) == key]
+        if len(paths) > 1 and places:
+            found.update(dict.fromkeys(paths, (parent, (places[0], len(given[parent])))))
+    return found
+
+
+def _parent(paths: list[str]) -> str:
+    parts = [path.split(".")[:-1] for path in paths]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """The model on its inputs: a tensor, positional or keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
