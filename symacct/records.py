@@ -6,6 +6,7 @@ Sizes are sympy expressions in a symbolic run and plain integers in a concrete o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,20 @@ class Record:
         """
         mask = next((value for name, value in self.arguments if name == "output_mask"), ())
         return (self.phase, self.op, template(self.module), template(self.name), *map(str, mask), *({"trainable"} & set(self.notes)))
+
+    @property
+    def uses(self) -> Iterator[Use]:
+        """Every operand that is a tensor."""
+        for _, argument in self.arguments:
+            yield from _uses(argument)
+
+
+def _uses(argument: Any) -> Iterator[Use]:
+    if isinstance(argument, Use):
+        yield argument
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from _uses(part)
 
 
 @dataclass(frozen=True, slots=True)

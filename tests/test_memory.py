@@ -98,6 +98,13 @@ def built(model, inputs, dims, device="cpu"):
     return source, Ledger(Builder(source, "train", device).graph("m"))
 
 
+class Minus(nn.Module):
+    """Backward of a change of sign reads nothing."""
+
+    def forward(self, x):
+        return -x
+
+
 def mlp(activation):
     return lambda d, f: nn.Sequential(nn.Linear(d, f), activation(), nn.Linear(f, d))
 
@@ -157,6 +164,9 @@ CASES = {
     "batch norm": (
         lambda c: nn.Sequential(nn.Conv2d(3, c, 3, bias=False), nn.BatchNorm2d(c), nn.ReLU(), nn.Conv2d(c, c, 3)),
         lambda B, n: torch.randn(B, 3, n, n), {"B": 2, "c": 6, "n": 9},
+    ),
+    "an input with a gradient that nothing reads": (
+        lambda: Minus(), lambda B, d: torch.randn(B, d, requires_grad=True), {"B": 4, "d": 6},
     ),
     "views": (lambda d: Views(d), lambda B, d: torch.randn(B, d), {"B": 6, "d": 10}),
     "frozen": (

@@ -116,6 +116,23 @@ def test_bytes_a_layer_of_gpt3_under_selective_recomputation(text, published):
     assert layer - norms == published
 
 
+# EleutherAI/cookbook, calc_transformer_mem.py at 827ee3b, for Pythia 6.9B on 128 devices, tp = 2, 8 sequences of 2048,
+# as executed, GiB: activations 34.00, weights 6.40, gradients 25.60, optimizer 0.60, buffers 0.93, in all 67.53. Its
+# quirks: the terms 34sbh/t of a layer under selective recomputation, gradients not divided by t, 8Lh + 2h for norms,
+# no biases, a table of 51200 words counted twice, positions once; 10^9 bytes of buffers.
+def test_eleuthers_estimate_for_pythia():
+    sizes = {"B": 8, "T": 2048, "V": 51200, "L": 32, "d": 4096, "h": 32, "t": 2}
+    kept = rank(gpt(), read_degrees("tp=2,sp")).shares[0].kept.coeff(symbol("L")) * symbol("L")
+    activations = number(kept, **sizes) - 16 * 2048 * 8 * 32 // 2  # norms' statistics, which it leaves out
+    # ours is tied, and has biases and 4Lh + 2h of norms
+    ours = number(Ledger(gpt()).formulas["params.total"], **sizes)
+    biases = 9 * 4096 * 32
+    theirs = ours - biases + 51200 * 4096 + 4 * 32 * 4096
+    gib = [round(float(x) / 2**30, 2) for x in (activations, 2 * theirs / 2, 4 * theirs, 12 * theirs / 128, 10**9)]
+    assert gib == [34.00, 6.40, 25.60, 0.60, 0.93]
+    assert round(sum(float(x) for x in (activations, theirs, 4 * theirs, 12 * theirs / 128, 10**9)) / 2**30, 2) == 67.53
+
+
 # Rajbhandari et al. 2020, figure 1: 7.5e9 parameters on 64 devices, 2 + 2 + 12 bytes each.
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.40625), (2, 16.640625), (3, 1.875)])
 def test_zero_divides_as_its_first_figure_says(stage, gigabytes):
@@ -175,6 +192,33 @@ def test_the_stages_hold_the_model_between_them():
     first, second, last = (s.states.params for s in shares)
     whole = Ledger(graph_of("llama")).formulas["bytes.params"]
     assert sp.expand(number(first + 2 * second + last, p=4) - whole) == 0
+
+
+class LoRA(nn.Module):
+    """Queries and values with a low-rank product beside each; the rest of attention is frozen."""
+
+    def __init__(self, d, r):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(d, d, bias=False).requires_grad_(False) for _ in range(4))
+        self.down = nn.ModuleList(nn.Linear(d, r, bias=False) for _ in range(2))
+        self.up = nn.ModuleList(nn.Linear(r, d, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        q, v = (f(x) + up(down(x)) for f, down, up in zip((self.q, self.v), self.down, self.up, strict=True))
+        return x + self.o(F.scaled_dot_product_attention(q, self.k(x), v))
+
+
+# Hu et al. 2021, table 4: Wq and Wv of GPT-3 175B (L = 96, d = 12288): 4.7M trained at r = 1, 37.7M at r = 8; only
+# these have gradients and optimizer state.
+def test_low_rank_adapters_train_what_is_published():
+    ledger = symacct.derive(
+        model=lambda d, r, L: nn.Sequential(*(LoRA(d, r) for _ in range(L))), inputs=lambda B, T, d: torch.randn(B, T, d),
+        dims={"B": 2, "T": 8, "d": 16, "r": 2, "L": 3},
+    )
+    trained = ledger.formulas["params.trainable"]
+    assert [number(trained, d=12288, L=96, r=r) for r in (1, 4, 8)] == [4_718_592, 18_874_368, 37_748_736]
+    assert ledger.formulas["bytes.grads"] == 4 * trained
+    assert sp.expand(ledger.formulas["bytes.optimizer"] - 8 * trained - parse("16*L")) == 0  # a step count for each of 4
 
 
 def test_one_device_alone_is_the_ledger():

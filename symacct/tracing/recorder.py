@@ -39,6 +39,7 @@ class Recorder(TorchDispatchMode):
         self.line = ""  # the line of a call that is made again
         self.modules: list[str] = []
         self.early: set[tuple[int, str]] = set()  # (parameter, key) of states that the optimizer made when it was built
+        self.leaves: set[int] = set()  # storages of inputs that require a gradient
         self._names: dict[int, list[str]] = {}
         self._built: dict[str, str] = {}
         for name, module in model.named_modules(remove_duplicate=False):
@@ -74,6 +75,8 @@ class Recorder(TorchDispatchMode):
         owner = name.rpartition(".")[0]
         phase = "after" if "after" in notes else f"{kind}s"
         self._owner.setdefault(value.storage, owner)
+        if kind == "input" and tensor.requires_grad:
+            self.leaves.add(value.storage)
         self.trace.records.append(Record(kind, (), (value,), phase, owner, "", name, notes))
         return value.id
 
@@ -81,6 +84,13 @@ class Recorder(TorchDispatchMode):
         """Call when only the loss is held: whatever else of the step lives is kept for backward."""
         lasting = {out.storage for r in self.trace.records if r.op in ("parameter", "buffer", "state", "gradient") for out in r.outputs}
         self.trace.kept = set(self._alive.values()) - lasting - {self._storage(loss)}
+
+    def note_read(self) -> None:
+        """Call after backward: an input whose gradient is wanted is held for that; it is kept only if backward read it."""
+        storage = {out.id: out.storage for r in self.trace.records for out in r.outputs}
+        backward = (r for r in self.trace.records if r.phase in ("backward", "recompute"))
+        read = {storage[use.value] for r in backward for use in r.uses if use.value in storage}
+        self.trace.kept -= self.leaves - read
 
     def owns(self, tensor: torch.Tensor, module: str) -> None:
         """Attribute what the optimizer does to this tensor's storage to a module."""

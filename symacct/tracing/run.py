@@ -298,6 +298,7 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
         if loss.requires_grad:
             with _guarding_user_code(source, "the backward pass"):
                 loss.backward()
+        recorder.note_read()
         recorder.phase = "optimizer"
         _bring_in_gradients(recorder, model)
         if optimizer is not None:
