@@ -153,7 +153,7 @@ class Graph:
     backward over all repetitions; None where this follows no rule, or outside training. `peak`: the places that may
     hold the peak, each a node's name and the live bytes there; None where they follow no rule. `deaths`: where each
     storage dies, by the value that it was made for; one that is left out lives to the end; None where some follow no rule.
-    `first_peak`: the peak of the first step, before which there is no optimizer state, alike. `variant`: what was asked
+    `variant`: what was asked
     beside the code, in a few words for a head line.
     """
 
@@ -169,7 +169,6 @@ class Graph:
     kept: Mapping[str, Expr] | None = None
     peak: tuple[tuple[str, Expr], ...] | None = None
     deaths: Mapping[str, tuple[Death, ...]] | None = None
-    first_peak: tuple[tuple[str, Expr], ...] | None = None
     variant: str = ""
 
     def __post_init__(self) -> None:

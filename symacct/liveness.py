@@ -244,9 +244,18 @@ def _kind(graph: Graph, place: Placed, out: Tensor, cached: bool) -> str:
 EARLY = "early"  # the note of a state that an optimizer makes before its first step
 
 
-def first_step(graph: Graph) -> tuple[tuple[str, Expr], ...]:
+def first_step(graph: Graph) -> tuple[tuple[str, Expr], ...] | None:
     """The places that may hold the peak of the first step: until the optimizer runs, most of its state is not
-    there."""
+    there. None outside training, and where deaths or live bytes follow no rule."""
+    if graph.mode != "train" or graph.peak is None or graph.deaths is None:
+        return None
+    try:
+        return _first_step(graph)
+    except GraphError:
+        return None
+
+
+def _first_step(graph: Graph) -> tuple[tuple[str, Expr], ...]:
     line = timeline(graph)
     phases = {p.node.name: p.node.phase for p in graph.placed()}
     late = {out.value for p in graph.sources("state") if EARLY not in p.node.notes for out in p.node.outputs}

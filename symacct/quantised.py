@@ -58,7 +58,6 @@ def eight_bit(graph: Graph) -> Graph:
         items=_items(graph.items),
         storages=storages,
         peak=peak,
-        first_peak=None,
         remarks=(*graph.remarks, RULE),
     )
 

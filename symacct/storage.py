@@ -31,7 +31,6 @@ def dumps(graph: Graph) -> str:
         "kept": None if graph.kept is None else {name: to_text(count) for name, count in graph.kept.items()},
     }
     head["peak"] = None if graph.peak is None else [[name, to_text(live)] for name, live in graph.peak]
-    head["first_peak"] = None if graph.first_peak is None else [[name, to_text(live)] for name, live in graph.first_peak]
     head["deaths"] = None if graph.deaths is None else {name: [_write_death(rule) for rule in rules] for name, rules in graph.deaths.items()}
     if graph.variant:
         head["variant"] = graph.variant
@@ -132,7 +131,6 @@ def _read_graph(data: dict[str, Any]) -> Graph:
         remarks=tuple(data["remarks"]),
         storages={name: parse(size) for name, size in data["storages"].items()},
         peak=None if data["peak"] is None else tuple((name, parse(live)) for name, live in data["peak"]),
-        first_peak=None if data["first_peak"] is None else tuple((name, parse(live)) for name, live in data["first_peak"]),
         deaths=None if data["deaths"] is None else {name: tuple(_read_death(*rule) for rule in rules) for name, rules in data["deaths"].items()},
         kept=None if data["kept"] is None else {name: parse(count) for name, count in data["kept"].items()},
         variant=data.get("variant", ""),

@@ -18,6 +18,7 @@ from symacct.certificate import Certificate, Check
 from symacct.errors import ModelFileError, SymacctError, Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
+from symacct.liveness import first_step
 from symacct.oracles import Run
 from symacct.parallel.degrees import Degrees, read_degrees
 from symacct.records import Trace
@@ -204,9 +205,10 @@ class _Here:
         graph, sizes = self.of.ledger.graph, dict(self.point.sizes)
         for key, oracle, seen_bytes in memory.observed(self.of.source, graph, sizes, self.run.saved_bytes, self.trace):
             yield from self._check(key, oracle, seen_bytes)
-        if graph.device == "cpu" and graph.first_peak is not None:
+        first = first_step(graph) if graph.device == "cpu" else None
+        if first is not None:
             observed = memory.first_peak(self.of.source, sizes)
-            values = [live.xreplace(self._numbers) for _, live in graph.first_peak]
+            values = [live.xreplace(self._numbers) for _, live in first]
             expected = int(max(values))
             yield Check("bytes.peak, first step", memory.FIRST, self.point.sizes, f"the largest of {len(values)} forms", observed, expected, observed == expected, "")
         if graph.device == "cuda" and not memory.gpu():

@@ -14,7 +14,7 @@ import sympy as sp
 from symacct.dtypes import SYMBOLIC, width
 from symacct.errors import GraphError, ModelFileError
 from symacct.graph import Assumption, Graph, Item, Loop, Node, SymbolInfo, Tensor
-from symacct.liveness import first_step, timeline
+from symacct.liveness import timeline
 from symacct.symbols import symbol
 
 _OF_SOURCES = {"parameter": "w_p", "buffer": "w_p", "gradient": "w_g", "state": "w_o"}
@@ -54,13 +54,11 @@ def symbolic(graph: Graph, dtype: str, wide: Graph) -> Graph:
         assumptions=(*graph.assumptions, *casts),
         remarks=graph.remarks if same else (*graph.remarks, _CASTS),
         peak=None,
-        first_peak=None,
     )
     if graph.peak is None or graph.deaths is None:
         return made
     try:
-        made = replace(made, peak=tuple((moment.node, live) for moment, live in timeline(made).candidates()))
-        return replace(made, first_peak=first_step(made) if graph.first_peak is not None else None)
+        return replace(made, peak=tuple((moment.node, live) for moment, live in timeline(made).candidates()))
     except GraphError:
         return made
 

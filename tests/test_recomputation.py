@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 import symacct
 from symacct.errors import ModelFileError
 from symacct.formula_reader import parse
+from symacct.liveness import first_step
 from symacct.oracles import measure
 from symacct.symbols import symbol
 from symacct.tracing.build import Builder
@@ -219,10 +220,10 @@ def test_the_first_step_peaks_as_a_real_one(name):
     for sizes in ({"B": 200, "d": 5}, {"B": 2, "d": 30}):
         now = {symbol(n): v for n, v in sizes.items()}
         trace = trace_real(source, "train", sizes, first=True)
-        assert max(live.xreplace(now) for _, live in graph.first_peak) == real_peak(source, sizes, trace)
+        assert max(live.xreplace(now) for _, live in first_step(graph)) == real_peak(source, sizes, trace)
         assert max(live.xreplace(now) for _, live in graph.peak) == real_peak(source, sizes)
     wide = {symbol(n): v for n, v in {"B": 200, "d": 5}.items()}
     first, steady = (
-        max(live.xreplace(wide) for _, live in places) for places in (graph.first_peak, graph.peak)
+        max(live.xreplace(wide) for _, live in places) for places in (first_step(graph), graph.peak)
     )
     assert bool(first < steady) == (name != "adagrad")

@@ -24,7 +24,7 @@ def sharded(graph: Graph, division: Division) -> Graph:
     ranks = sorted(division.ranks.free_symbols, key=str)
     return replace(
         graph, items=items, symbols={**graph.symbols, **{s.name: SymbolInfo("tensor-parallel ranks", 2) for s in ranks}},
-        assumptions=(*graph.assumptions, *conditions(sharder)), storages=_storages(sharder), kept=_kept(sharder), peak=None, first_peak=None, deaths=deaths_of(sharder),
+        assumptions=(*graph.assumptions, *conditions(sharder)), storages=_storages(sharder), kept=_kept(sharder), peak=None, deaths=deaths_of(sharder),
     )
 
 

@@ -15,7 +15,7 @@ import sympy as sp
 from symacct.account import add
 from symacct.errors import GraphError, TraceError
 from symacct.graph import Node
-from symacct.liveness import KINDS, Moment, Timeline, kinds, timeline
+from symacct.liveness import KINDS, Moment, Timeline, first_step, kinds, timeline
 from symacct.report.answer import Answer
 from symacct.report.explained import place_text, to_text_or_str
 from symacct.report.grids import Column, Grid, Page
@@ -176,10 +176,11 @@ def _first_step(answer: Answer, peak: Peak, page: Page) -> None:
     graph = peak.graph
     if graph.mode != "train":
         return
-    if graph.first_peak is None:
-        page.hanging("  first", ["the first step's own peak follows no rule that the runs confirm"], 9)
+    places = first_step(graph)
+    if places is None:
+        page.hanging("  first", ["the first step's own peak follows no rule"], 9)
         return
-    best = max((answer.under(live) for _, live in graph.first_peak), key=lambda e: _at(e, peak.here))
+    best = max((answer.under(live) for _, live in places), key=lambda e: _at(e, peak.here))
     page.hanging(
         "  first", [f"the first step, with no optimizer state before it: {_amount(answer, peak, best)}"], 9
     )
@@ -237,6 +238,7 @@ def as_json(answer: Answer) -> str:
     peak = Peak(answer)
     graph = peak.graph
     first = peak.forms[0]
+    places = first_step(graph)
     made: dict[str, Any] = {
         "target": graph.target,
         "mode": graph.mode,
@@ -264,8 +266,8 @@ def as_json(answer: Answer) -> str:
             for name in graph.symbols
         },
         "first_step": None
-        if graph.first_peak is None
-        else [to_text_or_str(answer.under(live)) for _, live in graph.first_peak],
+        if places is None
+        else [to_text_or_str(answer.under(live)) for _, live in places],
     }
     return json.dumps(made, indent=2, ensure_ascii=False)
 

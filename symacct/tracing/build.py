@@ -73,7 +73,7 @@ class Builder:
             assumptions=tuple(a for a in domain.assumptions if not numeric(a)), items=made, values=dict(self.source.values),
             remarks=tuple(self.remarks), storages=lowering.storages,
         )
-        graph = with_memory(graph, lowering, structural, lambda sizes: trace_concrete(self.source, self.mode, self.device, dict(sizes), first=True))
+        graph = with_memory(graph, lowering, structural)
         self.remarks = list(graph.remarks)
         return graph
 

@@ -1,9 +1,8 @@
-"""A traced graph's memory: what is kept for backward, where storages die, and the peaks of a steady and a
-first step."""
+"""A traced graph's memory: what is kept for backward, where storages die, and the peak of a steady step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import sympy as sp
@@ -11,7 +10,7 @@ import sympy as sp
 from symacct.deaths import deaths
 from symacct.errors import GraphError, TraceError
 from symacct.graph import Graph
-from symacct.liveness import first_step, timeline
+from symacct.liveness import timeline
 from symacct.lowering import Lowering
 from symacct.peak import most_alive, peak
 from symacct.records import Trace
@@ -20,13 +19,8 @@ from symacct.symbols import symbol
 Places = tuple[tuple[str, sp.Expr], ...]
 
 
-def with_memory(
-    graph: Graph, lowering: Lowering, structural: Sequence[str], first: Callable[[Mapping[str, int]], Trace]
-) -> Graph:
-    """The graph with all that is known of its memory; what follows no rule is left out, and a remark says so.
-
-    `first` runs the first step, whose optimizer has no state yet, at given sizes.
-    """
+def with_memory(graph: Graph, lowering: Lowering, structural: Sequence[str]) -> Graph:
+    """The graph with all that is known of its memory; what follows no rule is left out, and a remark says so."""
     remarks = list(graph.remarks)
     kept = lowering.kept if graph.mode == "train" else None
     if kept is not None and lowering.irregular:
@@ -42,8 +36,7 @@ def with_memory(
     graph = replace(graph, peak=_peak(graph, lowering, structural))
     if graph.peak is None:
         remarks.append("live bytes follow no rule that the runs confirm; bytes.peak is left out")
-    sizes = [lowering.concrete[number].trace.sizes for number in (0, -1)]
-    return replace(graph, first_peak=_first_peak(graph, sizes, first), remarks=tuple(remarks))
+    return replace(graph, remarks=tuple(remarks))
 
 
 def _peak(graph: Graph, lowering: Lowering, structural: Sequence[str]) -> Places | None:
@@ -70,19 +63,6 @@ def _of_deaths(graph: Graph) -> Places | None:
         return tuple((moment.node, live) for moment, live in timeline(graph).candidates())
     except GraphError:
         return None
-
-
-def _first_peak(
-    graph: Graph, sizes: Sequence[Mapping[str, int]], first: Callable[[Mapping[str, int]], Trace]
-) -> Places | None:
-    """The first step's peak, if first steps at these sizes have it."""
-    if graph.mode != "train" or graph.peak is None or graph.deaths is None:
-        return None
-    try:
-        found = first_step(graph)
-    except GraphError:
-        return None
-    return found if all(_confirmed(found, point, first(point)) for point in sizes) else None
 
 
 def _confirmed(places: Places, sizes: Mapping[str, int], trace: Trace) -> bool:
