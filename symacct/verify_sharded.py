@@ -13,11 +13,13 @@ from torch import nn
 from symacct import oracles_parallel as torch_ranks
 from symacct import oracles_pipeline as torch_stages
 from symacct.certificate import Check
+from symacct.errors import Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Assumption, Graph
 from symacct.oracles_styles import Tensors
 from symacct.parallel.collectives import Traffic
 from symacct.parallel.degrees import Degrees
+from symacct.parallel.holdings import layer_count
 from symacct.parallel.rank import Rank, rank
 from symacct.records import template
 from symacct.tracing.source import ModelSource
@@ -49,7 +51,12 @@ def sharded_checks(
         plain = degrees.tensor == 1 or _unsayable(graph, together, example.model, found)
         share = share or rank(graph, alone if plain else together)
         for point, real in models_at(source, _even(share), _degrees(share), found, seed):
-            shards = torch_ranks.Shards(_layers(real.model, graph), degrees.data, source.optimizer)
+            units = _layers(real.model, graph)
+            if not units and layer_count(graph) != 0:
+                raise Unsupported(
+                    "its layers are no modules of their own, so fully_shard gathers them as one"
+                )
+            shards = torch_ranks.Shards(units, degrees.data, source.optimizer)
             tensors = None
             if share.plan:
                 dim = sequence_dim(graph, share.graph) if degrees.sequence else None

@@ -76,6 +76,9 @@ def divided_as_torch_can(
     sequence = sequence if degrees.sequence else ()
     plan = propose(graph, t, None, sequence)
     unsayable = unsayable_in(plan, model)
+    if unsayable and degrees.sequence:
+        label, why = next(iter(unsayable.items()))
+        raise Unsupported(f"{label} would stay whole, and no style divides the sequence there: {why}")
     for why in dict.fromkeys(unsayable.values()):
         labels = [label for label, reason in unsayable.items() if reason == why]
         found.notes[f"{', '.join(labels)} left whole for the comparison: {why}"] = None
@@ -249,17 +252,13 @@ class _Tensor:
                 for what in ("count", "payload")
             )
             seen = [key for key in observed.elements() if key[0] == kind]
-            for name, formula, total in (
-                ("collectives", count, len(seen)),
-                ("traffic", payload, sum(key[2] for key in seen)),
-            ):
-                yield self._check(
-                    f"{name}.{kind}",
-                    to_text(formula),
-                    total,
-                    int(formula.xreplace(numbers_of(self.point))),
-                    wrong,
-                )
+            numbers = numbers_of(self.point)
+            calls, sent = (int(formula.xreplace(numbers)) for formula in (count, payload))
+            total = sum(key[2] for key in seen)
+            yield self._check(f"collectives.{kind}", to_text(count), len(seen), calls, wrong)
+            yield self._check(
+                f"traffic.{kind}", to_text(payload), total, sent, wrong if total != sent else ""
+            )
 
     def _gradients(self, steps: list[Step], found: Findings) -> Check:
         """Gradients of whole parameters whose summands ranks hold: torch leaves them so until the optimizer

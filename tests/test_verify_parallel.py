@@ -22,7 +22,9 @@ from symacct.graph import Loop
 from symacct.oracles_parallel import Listener, Shards, fake_ranks, rank_of
 from symacct.oracles_pipeline import actions_of, idle_share, most_under_way
 from symacct.parallel.degrees import Degrees, names_for
+from symacct.parallel.holdings import depth_of
 from symacct.parallel.pipeline import bubble, stages
+from symacct.parallel.proposal import propose
 from symacct.parallel.rank import rank
 from symacct.symbols import symbol
 from symacct.targets import graph_of, source_of
@@ -229,6 +231,15 @@ def test_a_rank_keeps_what_torch_keeps(sequence):
     assert observed(found)["bytes.saved"] == 4 * (L * layer + B * T * d + B * T * V // t + 1) + 8 * B * T
 
 
+def test_time_steps_share_one_sum_and_are_no_layers():
+    """The LSTM's gates stay whole; the head's input gradient is summed once, before the steps that take it apart."""
+    found = compared("lstm", Degrees(tensor=2))
+    assert not wrong(found)
+    assert observed(found)["collectives.all_reduce"] == 2 + 3  # table and head; the loss
+    assert propose(graph_of("lstm"), symbol("t")).styles["head.bias"] == "colwise"
+    assert depth_of(graph_of("lstm")) == "L"
+
+
 def test_what_torch_cannot_run_is_said():
     with pytest.raises(Unsupported, match="tp is not compared: torch cannot run this model so"):
         compared(
@@ -236,6 +247,10 @@ def test_what_torch_cannot_run_is_said():
         )  # it pools the first token of what is a part of the sequence
     with pytest.raises(Unsupported, match="no size T"):
         compared("vit", Degrees(tensor=2, sequence=True))
+    with pytest.raises(Unsupported, match="no style divides the sequence there"):
+        compared("gpt2", Degrees(tensor=2, sequence=True))
+    with pytest.raises(Unsupported, match="fully_shard gathers them as one"):
+        compared("lstm", Degrees(data=2, zero=3))
     with pytest.raises(Unsupported, match="nothing here that torch can be asked"):
         compared("llama", Degrees(context=2))
 

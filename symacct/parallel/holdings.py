@@ -97,7 +97,9 @@ def layer_count(graph: Graph) -> Expr:
 
 
 def _forward_loops(graph: Graph) -> list[Loop]:
-    return [item for item in graph.items if isinstance(item, Loop) and any(_runs(item))]
+    """The outermost regions of the forward pass whose repetitions have parameters of their own: layers, not time steps."""
+    sizes = {loop.size for place in graph.sources("parameter") for loop in place.loops}
+    return [item for item in graph.items if isinstance(item, Loop) and item.size in sizes and any(_runs(item))]
 
 
 def _runs(loop: Loop) -> list[bool]:

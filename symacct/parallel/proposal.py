@@ -120,6 +120,8 @@ class _Proposer(Sharder):
             self._decide_product(node, operands)
         elif node.op == "aten.embedding":
             self._decide_table(node, arguments)
+        elif node.op in ("aten.add", "aten.add_"):
+            self._decide_added(arguments)
         elif node.op in _PARTING and first is not None:
             self._note_fused(node, first)
         return super()._node(node)
@@ -182,6 +184,17 @@ class _Proposer(Sharder):
             bias = self._label(operands[0])
             if bias is not None and bias not in self.decided and bias not in self.whole and label in self.decided:
                 self._decide(bias, len(self.param_of[bias].shape) - 1, "colwise", origin=label)
+
+    def _decide_added(self, arguments: Mapping[str, object]) -> None:
+        """A bias that is added to a product rather than within it, as where the product's input is not contiguous."""
+        product, bias = arguments.get("self"), arguments.get("other")
+        if not isinstance(product, Ref) or not isinstance(bias, Ref):
+            return
+        layout, label, shape = self.layouts.get(product.value), self.label_of.get(bias.value), self.tensors[product.value].shape
+        if label is None or label in self.decided or label in self.whole or not isinstance(layout, Part) or not layout.origin:
+            return
+        if layout.dim == len(shape) - 1 and self.param_of[label].shape == shape[-1:]:
+            self._decide(label, 0, "colwise", origin=layout.origin)
 
     def _decide_table(self, node: Node, arguments: Mapping[str, object]) -> None:
         table, indices = arguments.get("weight"), arguments.get("indices")

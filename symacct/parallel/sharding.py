@@ -76,6 +76,7 @@ class Sharder:
     births: dict[str, Birth] = field(default_factory=dict)  # of the storages that this division adds
     last: dict[str, str] = field(default_factory=dict)  # the last node that reads each storage
     loops: list[Loop] = field(default_factory=list)
+    outside: set[str] = field(default_factory=set)  # summands that a region reads, summed before it
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -121,6 +122,7 @@ class Sharder:
     def _loop(self, loop: Loop) -> None:
         """A region whose carried values have, after it, the layout that they came in with."""
         carried = {ref.value for node in _nodes(loop.items) for ref in node.refs if ref.back}
+        self._settle_before(loop)
         before, outer = self._state(), self.out
         guess = {value: self._entering(value, outer) for value in carried}
         for _ in range(4):
@@ -143,6 +145,15 @@ class Sharder:
         for value in carried:
             self._enter(value, guess[value])
         self.out.append(replace(loop, items=tuple(body)))
+
+    def _settle_before(self, loop: Loop) -> None:
+        """Sum what a region reads from outside once, before it, rather than in each of its repetitions."""
+        inside = {out.value for node in _nodes(loop.items) for out in node.outputs}
+        for node in _nodes(loop.items):
+            for ref in node.refs:
+                if not ref.back and ref.value not in inside and isinstance(self.layouts.get(ref.value), Summand) and node.phase != "optimizer":
+                    self._placing(replace(node, arguments=(("self", Ref(ref.value)),), outputs=())).settle("self")
+                    self.outside.add(ref.value)
 
     def _summed(self, body: list[Item], value: str, layout: Layout) -> list[Item]:
         """The region with the summands of a carried value summed at its end, where the next iteration takes them up."""
@@ -222,6 +233,8 @@ class Sharder:
 
     def _node(self, node: Node) -> None:
         call = self._placing(node)
+        for name in [name for name, ref in call.refs.items() if ref.value in self.outside and not ref.back and self.loops]:
+            call.settle(name)
         try:
             layouts = layouts_of(call)
         except Undivided as error:
