@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
     if any(not s.is_positive or s.name not in known for size in sizes for s in size.free_symbols):
         return None
     timelines = [_Timeline(run, names, storages, sizes) for run in runs]
+    fit = _Fit(timelines, structural, sizes)
     candidates: dict[Expr, str] = {}
     known: dict[bytes, Expr | None] = {}
     for place, name in names.items():
@@ -48,7 +50,7 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
             counts = [t.counts(place, corner) for t in timelines]
             seen = b"|".join(b"" if c is None else c.tobytes() for c in counts)
             if seen not in known:  # most ops make nothing and free nothing: their places look alike
-                known[seen] = _fitted(counts, timelines, structural, sizes)
+                known[seen] = fit.live(counts)
             live = known[seen]
             if live is None:
                 return None
@@ -124,23 +126,39 @@ def _depth(items: Any, place: Position) -> int:
     return depth
 
 
-def _fitted(counts: Sequence[Any], timelines: Sequence[_Timeline], structural: Sequence[str], sizes: Sequence[Expr]) -> Expr | None:
-    """Σ count · size, with every count affine in each structural size."""
-    seen = [(c, t.run.trace.sizes) for c, t in zip(counts, timelines, strict=True) if c is not None]
-    if not seen:
-        return sp.Integer(0)
-    powers = list(product((0, 1), repeat=len(structural)))
-    rows = [[Fraction(int(np.prod([point[s] ** p for s, p in zip(structural, power, strict=True)] or [1]))) for power in powers] for _, point in seen]
-    matrix = np.stack([c for c, _ in seen])
-    total = sp.Integer(0)
-    for k in np.flatnonzero(matrix.any(axis=0)):
-        column = [int(n) for n in matrix[:, k]]
-        coefficients = _affine(rows, column)
+class _Fit:
+    """Σ count · size, with every count affine in each structural size. Alike counts of a size are fitted once."""
+
+    def __init__(self, timelines: Sequence[_Timeline], structural: Sequence[str], sizes: Sequence[Expr]) -> None:
+        self.points = [t.run.trace.sizes for t in timelines]
+        self.powers = list(product((0, 1), repeat=len(structural)))
+        self.factors = [sp.Mul(*(symbol(s) for s, p in zip(structural, power, strict=True) if p)) for power in self.powers]
+        self.structural, self.sizes = structural, sizes
+        self.known: dict[tuple[int, tuple[int | None, ...]], Expr | None] = {}
+
+    def live(self, counts: Sequence[Any]) -> Expr | None:
+        """The expression that gives these counts in the runs that come here; None where there is none."""
+        shown = [c for c in counts if c is not None]
+        if not shown:
+            return sp.Integer(0)
+        terms = []
+        for k in np.flatnonzero(np.stack(shown).any(axis=0)):
+            key = (int(k), tuple(None if c is None else int(c[k]) for c in counts))
+            if key not in self.known:
+                self.known[key] = self._term(*key)
+            if self.known[key] is None:
+                return None
+            terms.append(self.known[key])
+        return sp.Add(*terms)
+
+    def _term(self, k: int, column: tuple[int | None, ...]) -> Expr | None:
+        seen = [(point, n) for point, n in zip(self.points, column, strict=True) if n is not None]
+        rows = [[Fraction(prod(point[s] ** p for s, p in zip(self.structural, power, strict=True))) for power in self.powers] for point, _ in seen]
+        coefficients = _affine(rows, [n for _, n in seen])
         if coefficients is None:
             return None
-        count = sp.Add(*(sp.Rational(c.numerator, c.denominator) * sp.Mul(*(symbol(s) for s, p in zip(structural, power, strict=True) if p)) for c, power in zip(coefficients, powers, strict=True)))
-        total += count * sizes[k]
-    return sp.expand(total)
+        count = sp.Add(*(sp.Rational(c.numerator, c.denominator) * f for c, f in zip(coefficients, self.factors, strict=True)))
+        return sp.expand(count * self.sizes[k])
 
 
 def _affine(rows: list[list[Fraction]], column: list[int]) -> list[Fraction] | None:
