@@ -8,7 +8,7 @@ from typing import Any
 from symacct import account, latex
 from symacct.certificate import Certificate
 from symacct.conventions import convention as named
-from symacct.errors import ModelFileError
+from symacct.errors import ModelFileError, Unsupported
 from symacct.report.answer import answer
 from symacct.targets import graph_of
 from symacct.variants import variant
@@ -18,7 +18,9 @@ DEVICES = ("cuda", "cpu")
 
 
 class Ledger(account.Ledger):
-    """The ledger of a target, with the verbs as methods."""
+    """The ledger of a target, with the verbs as methods. `origin` is what it was derived from, dtype and checkpoint."""
+
+    origin: tuple[Any, str | None, str | None] | None = None
 
     def latex(
         self,
@@ -35,6 +37,21 @@ class Ledger(account.Ledger):
         """
         numbers = [f"{name}={value}" for name, value in at.items()] if isinstance(at, Mapping) else _texts(at)
         return latex.document(answer(self, numbers, _texts(given)), standalone, certificate)
+
+    def verify(self, points: int = 5, seed: int = 0, parallel: str | None = None) -> Certificate:
+        """The certificate of the formulas, from at least `points` random points, as `symacct verify` gives it.
+
+        `parallel` ("tp=2,sp") also compares a rank's share with torch's own parallelism. Raises Unsupported where
+        there is no model to run: a graph alone, or a step in two precisions.
+        """
+        if self.origin is None:
+            raise Unsupported(f"{self.graph.target}: no model is known behind this ledger; derive it to verify it")
+        if self.graph.variant:
+            raise Unsupported(f"{self.graph.target}: verify does not run a step with {self.graph.variant}; derive it without")
+        from symacct.verify import verify
+
+        target, dtype, checkpoint = self.origin
+        return verify(target, self.graph.mode, self.graph.device, points, seed, self.graph, True, dtype, checkpoint, parallel)
 
     def _repr_latex_(self) -> str:
         return latex.display(answer(self))
@@ -80,14 +97,18 @@ def derive(
     if target is None and (model is None or inputs is None):
         raise ModelFileError("nothing to derive: name a target, or give model=, inputs= and dims= (dims={} if both are ready)")
     if target is not None:
-        return Ledger(graph_of(target, mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
+        made = Ledger(graph_of(target, mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
+        made.origin = (target, dtype, checkpoint)
+        return made
     from symacct.tracing.model_file import model_source
     from symacct.tracing.variation import graph_of as traced
 
     source = model_source(
         "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=_own(optimizer), meanings=meanings, cache=cache
     )
-    return Ledger(traced(source, "the model", mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
+    made = Ledger(traced(source, "the model", mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
+    made.origin = (source, dtype, checkpoint)
+    return made
 
 
 def _function(given: Any) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import pytest
 import sympy as sp
 import torch
 
+import symacct
 from symacct.account import Ledger
 from symacct.certificate import Certificate, Check
 from symacct.errors import Unsupported
@@ -293,3 +294,16 @@ def test_a_formula_in_data_dependent_counts_is_skipped_aloud(mlp, monkeypatch):
     certificate = verify(source, graph=graph, points=1, lifting=False)
     assert any("u0" in note for note in certificate.notes)
     assert "flops.forward" not in {c.quantity for c in certificate.checks}
+
+
+def test_a_ledger_verifies_itself():
+    ledger = symacct.derive(
+        model=lambda d, f: torch.nn.Sequential(torch.nn.Linear(d, f), torch.nn.GELU(), torch.nn.Linear(f, d)),
+        inputs=lambda B, d: torch.randn(B, d),
+        dims={"B": 3, "d": 5, "f": 7},
+    )
+    certificate = ledger.verify(points=1)
+    assert certificate.verified and {c.quantity for c in certificate.checks} >= {"params.total", "flops.step"}
+    assert symacct.derive("mlp").verify(points=1).verified  # a stored graph's own model file
+    with pytest.raises(Unsupported, match="verify does not run a step with recipe mixed"):
+        symacct.derive(str(EXAMPLES / "mlp.py"), recipe="mixed").verify()
