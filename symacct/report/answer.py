@@ -10,11 +10,12 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.errors import SizeError
-from symacct.report.readable import Reading, Term, readable, reading_of
-from symacct.report.relations import Relations, numbers, relations
+from symacct.report.readable import Reading, Term, readable, reading_of, shown
+from symacct.report.relations import Relations, agreeing, numbers, relations, turned
 from symacct.symbols import symbol
 
 Expr = sp.Expr
+_LED = ("params.total", "flops.forward", "flops.step")
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,21 @@ def answer(ledger: Ledger, at: Iterable[str] = (), given: Iterable[str] = ()) ->
     """Work out `--at` and `--given`. Raises SizeError when they leave a size out or contradict the model."""
     graph = ledger.graph
     known = relations(given, graph.symbols)
+    agreeing(known, graph.assumptions)
+    known = _shortest(ledger, known)
     asked = numbers(at)
     sizes = known.completed({**graph.values, **asked})
     if asked:
         marks = {entry.unknown: 1 for entry in ledger.entries if entry.unknown}
         ledger.checked({**sizes, **marks})
     return Answer(ledger, known, sizes, bool(asked))
+
+
+def _shortest(ledger: Ledger, known: Relations) -> Relations:
+    """The relations told for those sizes that make the formulas the shortest: of `d = h*d_h` rarely d."""
+    ways = [known, *turned(known)]
+    if len(ways) == 1:
+        return known
+    reading = reading_of(ledger.graph)
+    told = [ledger.formulas[key] for key in _LED if key in ledger.formulas]
+    return min(ways, key=lambda way: sum(len(shown(way.apply(e, ledger.domain), reading)) for e in told))
