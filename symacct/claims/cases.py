@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,16 +12,26 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.claims.counted import MEANINGS, counts
+from symacct.claims.names import size_of
 from symacct.claims.reading import Claim
 from symacct.conventions import CHOICES, NAMED, Convention
 from symacct.domain import Domain
 from symacct.errors import TraceError
 from symacct.expressions import Proved, UndefinedHere, canonical, compare, evaluate
-from symacct.graph import Assumption
+from symacct.graph import Assumption, Graph
 from symacct.report.relations import Relations, relations
 
 Expr = sp.Expr
-_USUAL = ("f = 4*d", "d = h*d_h", "h_kv = h", "T = P", "S = T", "d_v = d_h", "k = E")
+# Relations that many architectures have, in names of the glossary, and the size that a claim leaves out.
+_USUAL = {
+    "f = 4*d": "f",
+    "d = h*d_h": "d_h",
+    "h_kv = h": "h_kv",
+    "T = P": "T",
+    "S = T": "S",
+    "d_v = d_h": "d_v",
+    "k = E": "k",
+}
 _SWITCHES = ("unit", "count", "attention", "backward")
 
 
@@ -135,16 +146,9 @@ class Setting:
         spoken = {s.name for s in self.claim.right.free_symbols}
         mine = {s.name for s in self.raw(self.base)[0].free_symbols}
         found = []
-        for text in _USUAL:
-            gone, _, told = (part.strip() for part in text.partition("="))
-            names = {gone, *told.replace("4*", "").split("*")}
-            eliminated = "d_h" if gone == "d" else gone
-            if (
-                names <= set(self.ledger.graph.symbols)
-                and eliminated not in spoken
-                and eliminated in mine
-                and self._possible(text)
-            ):
+        for usual, gone in _USUAL.items():
+            text, eliminated = _in_sizes(usual, self.ledger.graph), size_of(gone, self.ledger.graph)
+            if text and eliminated not in spoken and eliminated in mine and self._possible(text):
                 found.append(text)
         return found
 
@@ -212,6 +216,14 @@ class Setting:
             for t, w in changes[i + 1 :]:
                 if s != t:
                     yield replace(now, name="", **{s: v, t: w}), (f"{s} = {v}", f"{t} = {w}")
+
+
+def _in_sizes(usual: str, graph: Graph) -> str:
+    """A usual relation in a model's own names; empty where it lacks one of the sizes."""
+    names = {word: size_of(word, graph) for word in re.findall(r"[A-Za-z]\w*", usual)}
+    if None in names.values() or len(set(names.values())) < len(names):
+        return ""
+    return re.sub(r"[A-Za-z]\w*", lambda found: str(names[found[0]]), usual)
 
 
 def replaced(expr: Expr, table: Mapping[sp.Symbol, Expr]) -> Expr:

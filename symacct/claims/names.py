@@ -191,21 +191,16 @@ class Names:
         concept = _CONCEPT.get(word, word if word in ALIASES or word in GLOSSARY else "")
         if not concept:
             return None
-        if concept in self.graph.symbols and not (word == "s" and "S" in self.graph.symbols):
-            return concept
-        named = [n for n in self.graph.symbols if _CONCEPT.get(n) == concept]
-        said = [
-            n
-            for n, info in self.graph.symbols.items()
-            if info.meaning and any(w == info.meaning.lower() for w in _WORDS.get(concept, ()))
-        ]
-        for found in (named, said):
-            if len(found) == 1:
-                return found[0]
-        if concept == "d_h" and {"d", "h"} <= set(self.graph.symbols):
-            return self._hold("map", symbol("d") / symbol("h"))
-        if concept == "h_kv" and "h" in self.graph.symbols and word != "g":
-            return "h"
+        if concept in self.graph.symbols and word == "s" and "S" in self.graph.symbols:
+            return None
+        found = size_of(concept, self.graph)
+        if found is not None:
+            return found
+        width, heads = size_of("d", self.graph), size_of("h", self.graph)
+        if concept == "d_h" and width and heads:
+            return self._hold("map", symbol(width) / symbol(heads))
+        if concept == "h_kv" and heads and word != "g":
+            return heads
         return None
 
     def _split(self, text: str, word: str, at: int) -> list[str] | None:
@@ -259,22 +254,31 @@ class Names:
     def settle(self, text: str) -> None:
         """Raises FormulaError where a letter may mean two sizes: `h` beside Megatron's `s` or `a`."""
         foreign = [w for w in ("s", "a") if self.used.get(w, ("",))[0] == "alias"]
-        if (
-            foreign
-            and self.used.get("h", ("",))[0] == "own"
-            and "d" in self.graph.symbols
-            and "d" not in self.used
-        ):
-            suggested = ",".join([*(f"{w}={'T' if w == 's' else 'h'}" for w in foreign), "h=d"])
+        how, at, heads = self.used.get("h", ("", 0, ""))
+        if not foreign or how not in ("own", "alias") or heads != size_of("h", self.graph):
+            return
+        width = size_of("d", self.graph)
+        if width and width not in {name for _, _, name in self.used.values()}:
+            suggested = ",".join([*(f"{w}={self.used[w][2]}" for w in foreign), f"h={width}"])
             raise FormulaError(
                 f"'h' beside {foreign[0]!r} may be the model's width or its heads; say which: "
-                f"--map {suggested} or --map h=h\n{caret(text, self.used['h'][1])}"
+                f"--map {suggested} or --map h={heads}\n{caret(text, at)}"
             )
-        if "a" in foreign and self.used.get("h", ("",))[0] == "own":
+        if "a" in foreign:
             raise FormulaError(
-                f"'a' and 'h' would both be heads; say which is which: --map a=h,h=d\n"
+                f"'a' and 'h' would both be heads; say which is which: --map a={heads},h={width or 'd'}\n"
                 f"{caret(text, self.used['a'][1])}"
             )
+
+
+def size_of(concept: str, graph: Graph) -> str | None:
+    """The size of a model that a name of the glossary speaks of: by its name, other names of it, a meaning."""
+    if concept in graph.symbols:
+        return concept
+    named = [n for n in graph.symbols if _CONCEPT.get(n) == concept]
+    words = _WORDS.get(concept, ())
+    said = [n for n, info in graph.symbols.items() if info.meaning and info.meaning.lower() in words]
+    return next((found[0] for found in (named, said) if len(found) == 1), None)
 
 
 def definitions(texts: Iterable[str], graph: Graph) -> tuple[list[str], list[str]]:
