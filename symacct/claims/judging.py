@@ -70,7 +70,7 @@ class _Judge:
         for case in self.setting.readings():
             if self.setting.holds(case):
                 return self._under(case)
-        return self._peak() or self._leading() or self._refuted()
+        return self._peak() or self._at_known_sizes() or self._leading() or self._refuted()
 
     def _under(self, case: Case) -> Verdict:
         """Equal in another reading; with another count, `terms` say what differs from the asked."""
@@ -80,6 +80,18 @@ class _Judge:
         return replace(
             found, terms=terms(self.setting, replace(self.setting.base, supposed=case.supposed), case)
         )
+
+    def _at_known_sizes(self) -> Verdict | None:
+        """Equal at the numbers that the sizes have: those count as given where nothing less is enough."""
+        setting = self.setting
+        spoken = {s.name for side in setting.raw(setting.base) for s in side.free_symbols}
+        numbers = tuple(f"{n} = {v}" for n, v in self.sizes.items() if n in spoken)
+        if not numbers:
+            return None
+        sized = Setting(setting.ledger, setting.claim, (*setting.given, *numbers))
+        bare = (case for case in sized.readings() if not case.supposed)
+        found = next((case for case in (sized.base, *bare) if sized.holds(case)), None)
+        return replace(self, setting=sized)._under(found) if found else None
 
     def _needed(self, left: Expr, right: Expr) -> tuple[str, ...]:
         """The relations that a proof takes: the given ones, and the model's own assumptions that it used."""
@@ -280,10 +292,9 @@ class _Judge:
         mine, its = (canonical(side) if not side.free_symbols else side for side in (mine, its))
         if not numbers or not (mine.is_Rational and its.is_Rational) or mine == 0:
             return ()
-        off = sp.Rational(its - mine) / mine
-        return (
-            f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {float(100 * off):+.2f} %",
-        )
+        percent = float(100 * sp.Rational(its - mine) / mine)
+        off = f"{percent:+.2f}" if percent == 0 or abs(percent) >= 0.01 else f"{percent:+.1e}"
+        return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {off} %",)
 
     def _made(
         self, verdict: str, case: Case, conditions: tuple[str, ...], form: Expr | None = None
