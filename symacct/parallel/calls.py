@@ -27,6 +27,7 @@ class Walk(Protocol):
     versions: dict[tuple[str, str, Layout], str]
     made: dict[str, Tensor]
     notes: tuple[str, ...]
+    cut: dict[str, Part]
 
     def integral(self, ratio: Expr) -> bool: ...
     def settled_part(self, shape: Shape) -> Part | None: ...
@@ -103,6 +104,9 @@ class Placing:
     def want(self, name: str, layout: Layout) -> None:
         """The operand in this layout, by a collective or by dropping what other ranks hold."""
         ref = self.refs[name]
+        maker = self.sharder.maker.get(ref.value)
+        if maker is not None and maker.op == "cache" and isinstance(layout, Part):
+            self.sharder.cut[maker.label] = layout  # it need not be held whole at all
         self._layouts[name] = layout
         self.chosen[name] = self._version(ref, self.shape(name), layout)
 

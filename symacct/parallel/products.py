@@ -21,7 +21,7 @@ def product(call: Call) -> list[Layout]:
         if pa is None and pb is None:
             return [WHOLE]
         if pa is not None and pb is not None and (ra, rb) not in ((_SUM, _SUM), (_BATCH, _BATCH)):
-            _yield(call, {a: pa, b: pb})
+            _yield(call, {b: pb, a: pa} if ra == _ROWS else {a: pa, b: pb})  # rows of queries stay, keys are gathered
             continue
         part, role = (pa, ra) if pa is not None else (pb, rb)
         assert part is not None
@@ -68,7 +68,8 @@ def attention(call: Call) -> list[Layout]:
     q, k, v = ("query", "key", "value")
     names = [n for n in ("grad_out", "grad_out_", "out", "logsumexp") if n in call.tensors]
     parts = {n: call.settle(n) for n in (q, k, v)}
-    chosen = next((p for p in parts.values() if isinstance(p, Part)), None)
+    chosen = next((p for p in parts.values() if isinstance(p, Part) and not p.sequence), None)
+    chosen = chosen or next((p for p in parts.values() if isinstance(p, Part)), None)
     if chosen is None:
         whole = [call.settle(n) for n in names]
         chosen = next((p for p in whole if isinstance(p, Part)), None)
@@ -81,8 +82,11 @@ def attention(call: Call) -> list[Layout]:
             call.want(q, chosen)
     elif chosen.dim in (0, 1):
         for n in (q, k, v):
-            shared = chosen.dim == 1 and call.shape(n)[1] != call.shape(q)[1] and not isinstance(parts[n], Part)
-            if not shared and not chosen.fits(call.layout(n)):
+            held = parts[n]
+            by_heads = isinstance(held, Part) and not held.sequence
+            if chosen.dim == 1 and call.shape(n)[1] != call.shape(q)[1] and not by_heads:
+                call.gather(n)  # fewer heads than ranks: all of them on every rank
+            elif not chosen.fits(held):
                 call.want(n, chosen)
     else:
         raise Undivided(f"{call.op} needs whole rows of queries and keys", [chosen])

@@ -75,11 +75,17 @@ class _Proposer(Sharder):
         found: dict[str, str] = {}
         for refusal in self.met[:1]:  # what comes after it may be its fault
             where = f"{refusal.node.op} in {refusal.node.module or 'the model'}" + (f", {refusal.node.source}" if refusal.node.source else "")
-            origins = sorted(set(refusal.origins) & set(self.decided), key=list(self.decided).index)
+            origins = sorted(set(refusal.origins) & set(self.decided), key=self._weight)  # the smaller one stays whole
             found.update((origin, f"{refusal.why} ({where})") for origin in origins[:1])
         if self.met and not found:  # nothing to blame but the last division made
             found = {list(self.decided)[-1]: self.met[0].why} if self.decided else {}
         return found | self._broken()
+
+    def _weight(self, label: str) -> tuple[int, int]:
+        """The elements of a parameter, at the sizes at hand or those of the example, and when it was decided."""
+        example = {symbol(name): sp.Integer(info.traced_at) for name, info in self.graph.symbols.items()}
+        numbers = {symbol(name): sp.Integer(value) for name, value in self.sizes.items()}
+        return int(self.param_of[label].numel.xreplace(numbers).xreplace(example)), list(self.decided).index(label)
 
     def _broken(self) -> dict[str, str]:
         """Divisions of sizes that the number of ranks does not divide."""

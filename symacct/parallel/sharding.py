@@ -22,6 +22,7 @@ from symacct.domain import Domain
 from symacct.errors import Unsupported
 from symacct.graph import SOURCES, Graph, Item, Loop, Node, Ref, Tensor
 from symacct.parallel.calls import Placing
+from symacct.parallel.division import Division, Refusal
 from symacct.parallel.laws import Undivided, layouts_of
 from symacct.parallel.layout import GRADIENT, SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
 from symacct.parallel.lifetimes import Birth
@@ -31,30 +32,6 @@ from symacct.symbols import symbol
 Expr = sp.Expr
 _POINTS = 4
 _PASSES = ("forward", "loss")
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """What one mesh axis divides: parameters by label, and, if named, the sequence between the divided products.
-
-    `again`: a gathered input of a product is not kept; backward gathers it anew (Megatron). Else it is kept (torch).
-    `tokens`: inputs of whole numbers are divided along the sequence too, as under context parallelism.
-    """
-
-    ranks: Expr
-    params: Mapping[str, Part]
-    sequence: tuple[Expr, ...] = ()
-    again: bool = True
-    tokens: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An op that cannot be divided as asked, and the parameters whose division met there."""
-
-    node: Node
-    why: str
-    origins: tuple[str, ...]
 
 
 @dataclass
@@ -76,6 +53,7 @@ class Sharder:
     births: dict[str, Birth] = field(default_factory=dict)  # of the storages that this division adds
     last: dict[str, str] = field(default_factory=dict)  # the last node that reads each storage
     loops: list[Loop] = field(default_factory=list)
+    cut: dict[str, Part] = field(default_factory=dict)  # parts of a cache of which a rank needs a part alone
     outside: set[str] = field(default_factory=set)  # summands that a region reads, summed before it
     count: int = 0
 
@@ -208,6 +186,8 @@ class Sharder:
             layout = self.held(node.label)
         elif node.op == "input" and (self.division.tokens or out.dtype.startswith(("float", "bfloat"))):
             layout = self.settled_part(out.shape) or WHOLE  # it comes from a layer that divides the sequence too
+        elif node.op == "cache":  # what the step leaves behind is held as what it was made of
+            layout = self.division.caches.get(node.label, WHOLE) if out.storage == out.value else self.layouts.get(out.storage, WHOLE)
         elif node.op in ("state", "gradient"):
             owner = node.label if node.op == "gradient" else node.label.rpartition(".")[0]
             param = self.param_of.get(owner)

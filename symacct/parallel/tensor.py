@@ -18,6 +18,8 @@ def sharded(graph: Graph, division: Division) -> Graph:
     """One rank's graph. Raises Unsupported with every op that cannot be divided as asked."""
     sharder = Sharder(graph, division)
     items = sharder.items()
+    if set(sharder.cut) - set(division.caches):
+        return sharded(graph, replace(division, caches={**division.caches, **sharder.cut}))
     if sharder.refusals:
         lines = [f"  {r.node.op} in {r.node.module or 'the model'} ({r.node.source or 'backward'}): {r.why}" for r in sharder.refusals]
         raise Unsupported("\n".join([f"{graph.target} cannot be divided so:", *dict.fromkeys(lines)]))
