@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
 import pytest
+import sympy as sp
 
 from symacct.api import derive
+from symacct.expressions import evaluate, parse
+from symacct.symbols import symbol
 
 SMALL = {"B": 1, "T": 1024, "V": 50257, "L": 12, "d": 768, "h": 12, "f": 3072}
 WEIGHTS = 124439808  # of GPT-2 small: sum of the shapes of its checkpoint, the tied table once
@@ -59,3 +63,51 @@ def test_the_peak_in_bytes_is_equal_at_its_sizes():
     found = check("gpt2", f"bytes.peak = {peak}", at=SMALL)
     assert found.verdict == "equal-under"
     assert check("gpt2", f"bytes.peak = {peak + 1}", at=SMALL).verdict == "refuted"
+
+
+# Orders that leave something open
+
+
+ALONE = [
+    ("gpt2", "params = 12 L d^2", ["f = 4*d", "T << d"], ["V << L·d"]),
+    ("gpt2", "bytes.saved = 4BLT(8d+2f)", ["h << d", "V << L*d"], ["1 << L"]),
+    ("vit", "forward = 8BL(n²+1)d² + 4BL(n²+1)df", ["n**2 << d", "C << d", "p << d"], ["p² << L·d"]),
+    ("gpt2", "params = V*d", ["d << V"], ["L·d << V", "L·f << V", "T << V"]),
+    ("llama", "forward = 2BTVd", ["d << V", "L*d << V"], ["L·h·d_h << V", "L·f << V"]),
+]
+
+
+@pytest.mark.parametrize(("target", "claim", "given", "missing"), ALONE)
+def test_orders_that_bound_nothing_are_told_what_they_lack(target, claim, given, missing):
+    found = check(target, claim, given=given)
+    assert found.verdict == "leading-order"
+    assert "→ ∞" in found.conditions[-1]
+    assert found.conditions[-1].endswith(", the other sizes fixed")
+    (note,) = [note for note in found.notes if "bound the error" in note]
+    assert all(order in note for order in missing)
+
+
+@pytest.mark.parametrize(("target", "claim", "given", "missing"), ALONE[:4])
+def test_with_the_lacking_orders_there_is_a_bound_that_holds(target, claim, given, missing):
+    orders = [text.replace("²", "**2").replace("·", "*") for text in missing]
+    found = check(target, claim, given=[*given, *orders])
+    assert "fixed" not in found.conditions[-1]
+    (note,) = [note for note in found.notes if "at most" in note]
+    told = note.split("at most ")[1].split(", wherever")[0]
+    bound = parse(told.replace("·", "*").replace("²", "**2").replace("ε", "e"), ["e"])
+    sides = [part.split("<<") for part in [*given, *orders] if "<<" in part]
+    names = list(ledger(target).graph.symbols)
+    pairs = [(parse(small, names), parse(large, names)) for small, large in sides]
+    rng = random.Random(3)
+    inside = 0
+    for _ in range(400):
+        sizes = {name: rng.choice([1, 2, 5, 30]) for name in names}
+        sizes["d"] = rng.randint(1, 10 ** rng.randint(1, 5))
+        sizes |= {name: rng.randint(1, 10**8) for name in "V" if name in sizes and given == ["d << V"]}
+        sizes["f"] = 4 * sizes["d"]
+        epsilon = max(sp.Rational(evaluate(a, sizes), evaluate(b, sizes)) for a, b in pairs)
+        if epsilon < 1:
+            derived, claimed = evaluate(found.derived, sizes), evaluate(found.read_as, sizes)
+            assert abs(claimed - derived) <= bound.xreplace({symbol("e"): epsilon}) * derived
+            inside += 1
+    assert inside > 20

@@ -60,6 +60,31 @@ def bounded(derived: Expr, claim: Expr, kept: Expr, orders: Sequence[Order]) -> 
     return sp.expand(total)
 
 
+def lacking(derived: Expr, claim: Expr, kept: Expr, orders: Sequence[Order]) -> tuple[Order, ...]:
+    """Orders that a bound takes beyond those stated: of each dropped term that they leave unbounded, one."""
+    leading, found = coefficients(kept), dict[Order, None]()
+    dropped = coefficients(canonical(derived - claim))
+    if len(dropped) > _TERMS or len(orders) > _ORDERS:
+        return ()
+    for body, number in sorted(dropped.items(), key=lambda term: str(term[0])):
+        if any(_multiples(body, abs(number), leading, orders)):
+            continue
+        sides = (sp.fraction((body / other).as_coeff_Mul()[1]) for other in leading)
+        found.setdefault(min(sides, key=lambda pair: (sum(map(_factors, pair)), str(pair))))
+    return tuple(order for order in found if not any(_follows(order, other) for other in found))
+
+
+def _factors(product: Expr) -> Expr:
+    return sum(power for base, power in product.as_powers_dict().items() if base.free_symbols)
+
+
+def _follows(order: Order, other: Order) -> bool:
+    """Whether an order follows from another one, sizes being at least 1."""
+    rest = (order[0] / order[1]) / (other[0] / other[1])
+    powers = {base: power for base, power in rest.as_powers_dict().items() if base != 1}
+    return bool(powers) and all(base.is_Symbol and power < 0 for base, power in powers.items())
+
+
 def _multiples(
     body: Expr, number: Expr, leading: Mapping[Expr, Expr], orders: Sequence[Order]
 ) -> Iterator[tuple[int, Expr]]:

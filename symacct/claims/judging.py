@@ -10,7 +10,7 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.claims.attribution import coefficients
-from symacct.claims.bounds import proved
+from symacct.claims.bounds import lacking, proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
 from symacct.claims.leading import Regime, regions, split_orders, stated, usual
@@ -172,18 +172,28 @@ class _Judge:
         graph = self.setting.ledger.graph
         forms = self._forms(case)
         largest = next((self._lies(form, forms) for form in forms if form.value == derived), "")
-        bound = (
-            proved(derived, claim, regime.top(derived)[1], regime.orders, self._numbers)
-            if regime.orders
-            else ""
-        )
-        found = self._made("leading-order", case, (*self._conditions(case), regime.text), derived)
+        bound, text = self._bound(regime, derived, claim) if regime.orders else ("", regime.text)
+        found = self._made("leading-order", case, (*self._conditions(case), text), derived)
         return replace(
             found,
             regions=regions(derived, claim, graph, self._numbers),
             terms=terms(self.setting, case),
             witness=self._witness(case, derived, claim),
             notes=tuple(note for note in (bound, largest, *self._at_sizes(derived, claim)) if note),
+        )
+
+    def _bound(self, regime: Regime, derived: Expr, claim: Expr) -> tuple[str, str]:
+        """What the stated orders prove of the error, or which they lack; and the condition in words."""
+        kept = regime.top(derived)[1]
+        bound = proved(derived, claim, kept, regime.orders, self._numbers)
+        if bound:
+            return bound, regime.text
+        more = lacking(derived, claim, kept, regime.orders)
+        missing = ", ".join(f"{shown(small)} << {shown(large)}" for small, large in more)
+        why = f"it takes {missing} as well" if missing else "no bound follows from them"
+        return (
+            f"{regime.text} alone {'do' if len(regime.orders) > 1 else 'does'} not bound the error: {why}",
+            f"{regime.text} in that {regime.growing}, the other sizes fixed",
         )
 
     def _wrong_number(self, case: Case, derived: Expr, claim: Expr) -> bool:

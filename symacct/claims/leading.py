@@ -35,6 +35,14 @@ class Regime:
     text: str
     orders: tuple[tuple[Expr, Expr], ...] = ()
 
+    @property
+    def growing(self) -> str:
+        """Which sizes grow, and how fast where not alike: `d → ∞`, `L → ∞ as t, d → ∞ as t^2`."""
+        grown = sorted(((s.name, w) for s, w in self.weights.items() if w), key=lambda pair: pair[::-1])
+        if len({w for _, w in grown}) == 1:
+            return f"{', '.join(name for name, _ in grown)} → ∞" + " alike" * (len(grown) > 1)
+        return ", ".join(f"{name} → ∞ as t" + f"^{w}" * (w > 1) for name, w in grown)
+
     def weight(self, body: Expr) -> Expr:
         """The power of the scale by which a monomial grows; a rounded quotient grows like the quotient."""
         total = sp.Integer(0)
@@ -110,7 +118,7 @@ def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
         sides.reverse()
     if sum(len(coefficients(side)) for side in sides) > _LONG:
         raise SizeError(f"--given {text[:40]!r}…: an order of more than {_LONG} terms")
-    if not all(side.free_symbols and side.is_positive for side in sides):
+    if not all(side.is_positive for side in sides) or not sides[1].free_symbols:
         raise SizeError(f"--given {text!r}: an order is between positive formulas of sizes, as in 'T << d'")
     return sides[0], sides[1]
 
