@@ -25,7 +25,7 @@ from symacct.report.numbers import flops, share, size
 from symacct.report.proved import as_text as proof_text
 from symacct.report.readable import PLAIN, pieces, readable, shown, text, value
 from symacct.report.relations import numbers, relations
-from symacct.report.tokens import tokens_of
+from symacct.report.tokens import said, tokens_of
 from symacct.report.wrapping import wrapped
 from symacct.symbols import symbol
 from symacct.targets import graph_of
@@ -243,14 +243,39 @@ def test_given_sizes_are_told(gpt2):
     assert answer(gpt2, [without_f], ["f=4*d"]).values == answer(gpt2, [PUBLISHED]).values
 
 
-@pytest.mark.parametrize("length", [16, 300, 352, 353, 1024])
-def test_the_bound_on_the_length_is_where_5_percent_are(gpt2, length):
+@pytest.mark.parametrize("length", [16, 67, 68, 352, 353, 744, 745, 1024])
+def test_the_bounds_on_the_length_are_where_1_5_and_10_percent_are(gpt2, length):
     asked = answer(gpt2, [PUBLISHED.replace("T=1024", f"T={length}")], ["f=4*d"])
     tokens = tokens_of(asked, asked.formulas["flops.step"])
     rest, step = asked.number(tokens.rest), asked.values["flops.step"]
     assert tokens.number * asked.number(tokens.active) * asked.number(tokens.tokens) + rest == step
-    assert "T < N′/(38·L·d)  (here T < 353)" in tokens.bound
-    assert (20 * rest <= step) == (length < 353)
+    lines = list(said(asked, tokens))
+    assert "6·N′·D alone is within 1, 5, 10 % while T < N′/(n·L·d), n = 198, 38, 18" in lines
+    assert "(here T < 68, 353, 745)" in lines
+    for percent, limit in zip((1, 5, 10), (68, 353, 745), strict=True):
+        assert (100 * rest <= percent * step) == (length < limit)
+
+
+def test_what_another_count_of_parameters_leaves_over(gpt2):
+    asked = answer(gpt2, [PUBLISHED], ["f=4*d"])
+    tokens = tokens_of(asked, asked.formulas["flops.step"])
+    assert tokens.meaning == "used in products"
+    # Hugging Face's gpt2 has 124,439,808 parameters, 50,257 and 1,024 rows of 768 of them in two tables
+    counted = {"all parameters": 124_439_808, "those outside tables": 124_439_808 - 51_281 * 768}
+    rest, step = asked.number(tokens.rest), asked.values["flops.step"]
+    assert [words for words, _ in tokens.others] == list(counted)
+    for words, less in tokens.others:
+        assert step - 6 * counted[words] * 1024 == rest + 6 * 1024 * asked.number(less)
+    lines = list(said(asked, tokens))
+    assert "all parameters for N′ leave 6·D·(T·d + 13·L·d + 2·d) less" in lines
+    assert "those outside tables for N′ leave 6·D·(V·d - 13·L·d - 2·d) more" in lines
+
+
+def test_a_mixture_of_experts_says_which_parameters_it_uses():
+    asked = answer(Ledger(graph_of("mixtral")))
+    tokens = tokens_of(asked, asked.formulas["flops.step"])
+    assert tokens.meaning == "used in products on one token"
+    assert "those used in products for N′ leave 6·D·3·L·(d·f·k - E·d·f) more" in list(said(asked, tokens))
 
 
 def test_a_size_named_n_keeps_its_name(gpt2):

@@ -21,7 +21,7 @@ from symacct.latex.blocks import (
     listed,
     spans,
 )
-from symacct.latex.closed import QUANTITIES, equations, name_of, shown
+from symacct.latex.closed import QUANTITIES, counted, equations, name_of, shown
 from symacct.latex.formula import condition, latex, spelled
 from symacct.latex.memory import memory, peak
 from symacct.latex.steps import derivation
@@ -29,6 +29,7 @@ from symacct.report.answer import Answer
 from symacct.report.breakdown import Part, forward_parts, parts_by
 from symacct.report.numbers import grouped, share
 from symacct.report.relations import relations
+from symacct.report.tokens import tokens_of
 from symacct.rules import find
 
 Expr = sp.Expr
@@ -128,6 +129,9 @@ def conditions(answer: Answer) -> list[Text]:
 
 def _closed(answer: Answer) -> Iterator[Block]:
     yield Equations((*equations(answer, "params."), *equations(answer, "flops.")))
+    tokens = tokens_of(answer, answer.formulas["flops.step"]) if "flops.step" in answer.formulas else None
+    if tokens is not None:
+        yield Paragraph(counted(answer, tokens))
 
 
 def by_module(answer: Answer) -> Iterator[Block]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import sympy as sp
 
-from symacct.latex.blocks import Equation
-from symacct.latex.formula import TIMES, pieces, spelled
+from symacct.latex.blocks import Equation, Math, Text, spans
+from symacct.latex.formula import TIMES, latex, pieces, spelled
 from symacct.report.answer import Answer
-from symacct.report.tokens import Tokens, tokens_of
+from symacct.report.tokens import BOUNDS, Tokens, more_or_less, tokens_of
 
 Expr = sp.Expr
 MEASURE = 265.0  # points: what a formula may fill beside the widest name of a quantity
@@ -103,6 +103,28 @@ def _by_tokens(answer: Answer, tokens: Tokens, step: Expr) -> Iterator[Equation]
     yield Equation(left, (head, *more(answer, tokens.rest)), step, names, "flops.step")
     for name, value in names.items():
         yield Equation(name, tuple(pieces(answer.terms(value), MEASURE)), value)
+
+
+def counted(answer: Answer, found: Tokens) -> Text:
+    """What N' counts, what any other count leaves over, and where 6 N' D alone is near."""
+
+    def times(head: str, expr: Expr) -> Math:
+        made = latex(expr, answer.reading)
+        bracketed = len(answer.terms(expr)) > 1 or made.startswith("-")
+        return Math(f"{head}{TIMES}({made})" if bracketed else f"{head}{TIMES}{made}")
+
+    short = Math(TIMES.join((str(found.number), "N'", "D")))
+    text = spans(Math("N'"), f" counts the parameters {found.meaning}. ") if found.meaning else ()
+    for words, less in found.others:
+        over, sign = more_or_less(less)
+        beyond = times(f"{found.number}{TIMES}D", over)
+        text = spans(text, f"With {words} for ", Math("N'"), ", ", beyond, f" {sign} is left. ")
+    if found.near is None:
+        return text
+    near = found.near
+    bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, near.numbers))
+    limit = Math(f"{spelled(near.length.name)} < N'/({times('n', near.width).latex})")
+    return spans(text, short, f" alone is within {bounds} % of the step while ", limit, f" for n = {numbers}.")
 
 
 def _beyond(answer: Answer, expr: Expr, other: Expr) -> tuple[sp.Integer, Expr] | None:

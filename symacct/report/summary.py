@@ -13,7 +13,7 @@ from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
 from symacct.report.numbers import flops, grouped, size
 from symacct.report.readable import text
-from symacct.report.tokens import Tokens, tokens_of
+from symacct.report.tokens import Tokens, said, tokens_of
 from symacct.symbols import symbol
 
 Expr = sp.Expr
@@ -123,12 +123,11 @@ def _flops(answer: Answer) -> Iterator[Total]:
 
 
 def _by_tokens(answer: Answer, tokens: Tokens, step: Expr, scaled: Callable[[int], str]) -> Iterator[Total]:
-    """The step as 6·N′·D and what is left, with N′ and D written out, and where 6·N′·D alone is near."""
-    rest = f" + {text(answer.terms(tokens.rest))}" if tokens.rest != 0 else ""
+    """The step as 6·N′·D and what is left, and what there is to say of N′."""
+    more = text(answer.terms(tokens.rest))
+    rest = "" if tokens.rest == 0 else f" - {more[1:]}" if more.startswith("-") else f" + {more}"
     yield Total("step", f"= {tokens.number}·N′·D{rest}", _valued(answer, step, scaled))
-    yield Total("", f"  N′ = {text(answer.terms(tokens.active))},  D = {text(answer.terms(tokens.tokens))}")
-    if tokens.bound:
-        yield Total("", f"  {tokens.bound}")
+    yield from (Total("", f"  {line}") for line in said(answer, tokens))
 
 
 def _bytes(answer: Answer) -> Iterator[Total]:
