@@ -134,18 +134,19 @@ class _Judge:
         form = equal_form(forms, claim)
         if form is None:
             return None
-        found = self._made(
-            "equal-under", base, (*self._conditions(base), self._lies(form, forms)), form.value
-        )
+        where = self._lies(form, forms)
+        if "never" in where:
+            return None
+        found = self._made("equal-under", base, (*self._conditions(base), *where), form.value)
         return replace(
             found, witness=self._witness(base, derived, claim), notes=self._at_sizes(derived, claim)
         )
 
-    def _lies(self, form: Form, forms: Sequence[Form]) -> str:
-        """Where a form is the maximum."""
+    def _lies(self, form: Form, forms: Sequence[Form]) -> tuple[str, ...]:
+        """That a form is the maximum, then all conditions which make it so."""
         where = wins(form, forms, self.setting.ledger.graph, self._numbers)
         lies = f"the maximum is at {form.place}" if form.place else "this form is the largest"
-        return f"{lies}, where {' and '.join(where)}" if where else f"{lies}, always"
+        return (lies + ", where" * bool(where), *where)
 
     @property
     def _numbers(self) -> dict[sp.Symbol, Expr]:
@@ -171,15 +172,15 @@ class _Judge:
     def _led(self, case: Case, regime: Regime, derived: Expr, claim: Expr) -> Verdict:
         graph = self.setting.ledger.graph
         forms = self._forms(case)
-        largest = next((self._lies(form, forms) for form in forms if form.value == derived), "")
+        where = next((self._lies(form, forms) for form in forms if form.value == derived), ())
         bound, text = self._bound(regime, derived, claim) if regime.orders else ("", regime.text)
-        found = self._made("leading-order", case, (*self._conditions(case), text), derived)
+        found = self._made("leading-order", case, (*self._conditions(case), text, *where), derived)
         return replace(
             found,
             regions=regions(derived, claim, graph, self._numbers),
             terms=terms(self.setting, case),
             witness=self._witness(case, derived, claim),
-            notes=tuple(note for note in (bound, largest, *self._at_sizes(derived, claim)) if note),
+            notes=tuple(note for note in (bound, *self._at_sizes(derived, claim)) if note),
         )
 
     def _bound(self, regime: Regime, derived: Expr, claim: Expr) -> tuple[str, str]:

@@ -289,5 +289,8 @@ def _sign(expr: Expr) -> int:
     """1 or -1 where that is an expression's sign for all sizes from 1, 0 where it is not proved."""
     if not expr.is_polynomial(*expr.free_symbols):
         return 0
-    signs = signs_of(expr.xreplace({s: 1 + s for s in expr.free_symbols}))
-    return 0 if len(signs) != 1 else 1 if signs == {True} else -1
+    moved = coefficients(expr.xreplace({s: 1 + s for s in expr.free_symbols}))
+    signs = {bool(number > 0) for number in moved.values()}
+    if len(signs) != 1 or sp.Integer(1) not in moved:  # without a constant it is 0 at sizes of 1
+        return 0
+    return 1 if signs == {True} else -1

@@ -15,7 +15,6 @@ from symacct.graph import Graph
 from symacct.report.readable import shown
 
 Expr = sp.Expr
-_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,10 @@ def equal_form(forms: Sequence[Form], claim: Expr) -> Form | None:
 def wins(
     form: Form, forms: Sequence[Form], graph: Graph, numbers: Mapping[sp.Symbol, Expr]
 ) -> tuple[str, ...]:
-    """Where a form is the largest, as conditions that hold together; those that always do are left out."""
+    """Where a form is the largest, as conditions that hold together; those that always do are left out.
+
+    "never" is among them where another form is the larger at all sizes.
+    """
     found: dict[str, None] = {}
     for other in forms:
         if other is form or undominated([form.value, other.value]) == [form.value]:
@@ -56,9 +58,7 @@ def wins(
         text = greater(form.value, other.value, graph, numbers)
         if text != "always":
             found.setdefault(text)
-    texts = sorted(found, key=len)
-    more = len(texts) - _SHOWN
-    return tuple([*texts[:_SHOWN], f"{more} conditions more"] if more > 0 else texts)
+    return tuple(sorted(found, key=len))
 
 
 def nearest(forms: Sequence[Form], claim: Expr) -> Form:

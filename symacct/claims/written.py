@@ -20,7 +20,7 @@ _SAID = {
     "refuted": "refuted",
     "unsettled": "unsettled: no proof, and no sizes found at which it fails",
 }
-_MOST = 12
+_MOST, _FEW = 12, 8
 
 
 def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> None:
@@ -33,7 +33,7 @@ def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> N
     if found.names:
         page.hanging("reading", [f"{name} as {meant}" for name, meant in found.names.items()], _INDENT, ",  ")
     if found.conditions:
-        page.hanging("when", list(found.conditions), _INDENT, ",  ")
+        page.hanging("when", _conditions(found), _INDENT, ",  ")
     if found.difference != 0 and not isinstance(found.derived, sp.Max):
         page.hanging("off by", [f"{shown(found.difference, reading)}   (derived - claim)"], _INDENT)
     for region in found.regions:
@@ -47,6 +47,14 @@ def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> N
         page.grid(terms(found, reading))
         if len(found.terms) > _MOST:
             page.line(f"and {len(found.terms) - _MOST} more (--format json lists all)")
+
+
+def _conditions(found: Verdict) -> list[str]:
+    """The conditions, of a maximum the first few."""
+    more = len(found.conditions) - _FEW
+    if more <= 0:
+        return list(found.conditions)
+    return [*found.conditions[:_FEW], f"and {more} conditions more (--format json lists all)"]
 
 
 def _derived(found: Verdict, reading: Reading | None = None) -> str:
