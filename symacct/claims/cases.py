@@ -11,15 +11,18 @@ from itertools import islice
 import sympy as sp
 
 from symacct.account import Ledger
-from symacct.claims.counted import MEANINGS, counts
+from symacct.claims.counted import MEANINGS, PER_TOKEN, counts
 from symacct.claims.names import size_of
 from symacct.claims.reading import Claim
 from symacct.conventions import CHOICES, NAMED, Convention
 from symacct.domain import Domain
 from symacct.errors import TraceError
-from symacct.expressions import Proved, UndefinedHere, canonical, compare, evaluate
+from symacct.expressions import Proved, UndefinedHere, canonical, compare, evaluate, parse
 from symacct.graph import Assumption, Graph
+from symacct.report.answer import answer
 from symacct.report.relations import Relations, relations
+from symacct.report.tokens import tokens_of
+from symacct.symbols import symbol
 
 Expr = sp.Expr
 # Relations that many architectures have, in names of the glossary, and the size that a claim leaves out.
@@ -64,7 +67,11 @@ class Setting:
     @cached_property
     def counts(self) -> dict[str, Expr]:
         """N by choice."""
-        return counts(self.ledger)
+        found = counts(self.ledger)
+        step = self.ledger.formulas.get("flops.step")
+        tokens = tokens_of(answer(self.ledger), step) if step is not None else None
+        prime = tokens.active if tokens is not None else found.get("active matmul", found["matmul"])
+        return found | {PER_TOKEN: prime}
 
     def relations(self, supposed: Sequence[str] = ()) -> Relations:
         """The model's own equalities, then the given ones, then the supposed."""
@@ -224,6 +231,19 @@ def _in_sizes(usual: str, graph: Graph) -> str:
     if None in names.values() or len(set(names.values())) < len(names):
         return ""
     return re.sub(r"[A-Za-z]\w*", lambda found: str(names[found[0]]), usual)
+
+
+def likened(graph: Graph, body: Expr, wide: bool) -> Expr:
+    """A monomial without its number under the usual relations: alike are terms that people take for one another.
+
+    `wide` says whether the width of an MLP is taken for the model's as well.
+    """
+    for usual in sorted(_USUAL, key=lambda text: (text != "f = 4*d", text == "d = h*d_h")):
+        text = _in_sizes(usual, graph) if wide or usual != "f = 4*d" else ""
+        if text:
+            name, _, told = text.partition("=")
+            body = body.xreplace({symbol(name.strip()): parse(told.strip(), graph.symbols)})
+    return body.as_coeff_Mul()[1]
 
 
 def replaced(expr: Expr, table: Mapping[sp.Symbol, Expr]) -> Expr:

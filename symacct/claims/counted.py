@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from symacct.report.choices import MEANINGS, counts, idle_parameters
+from symacct.report.choices import MEANINGS, PER_TOKEN, counts, idle_parameters
 
-__all__ = ["MEANINGS", "counts", "idle_parameters"]
+__all__ = ["MEANINGS", "PER_TOKEN", "counts", "idle_parameters"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -10,16 +11,18 @@ from typing import NoReturn
 
 import sympy as sp
 
-from symacct.claims.counted import MEANINGS
+from symacct.claims.counted import MEANINGS, PER_TOKEN
 from symacct.errors import FormulaError, UnknownSymbol
 from symacct.expressions import parse, to_text
 from symacct.formula_reader import caret
 from symacct.graph import Graph
+from symacct.latex.closed import PARAMETERS, QUANTITIES, plain
 from symacct.report.readable import reading_of
 from symacct.symbols import GLOSSARY, symbol
 
 Expr = sp.Expr
 _LONGEST = 64
+_KEY = re.compile(r"[a-z]+\.[a-z_]+\Z")
 
 # What papers and libraries call the sizes of the glossary. A model's own name comes first.
 ALIASES: Mapping[str, str] = {
@@ -66,7 +69,9 @@ _SPELLED = {
     "bytes.peak": "peak",
     "bytes.kv_cache": "kv_cache",
 }
-KEYS = {word: key for key, words in _SPELLED.items() for word in words.split()}
+KEYS = {word: key for key, words in _SPELLED.items() for word in words.split()} | {
+    plain(name): key for key, (name, _) in QUANTITIES.items() if name != PARAMETERS
+}
 COUNTS = {
     "N": "",
     "N_total": "all",
@@ -78,7 +83,7 @@ COUNTS = {
     "N_nonembedding": "non-embedding",
     "N_non_emb": "non-embedding",
     "N_matmul": "matmul",
-    "N_prime": "matmul",
+    "N_prime": PER_TOKEN,
 }
 FUNCTIONS = {
     "floor": "floor",
@@ -103,7 +108,7 @@ class Names:
 
     graph: Graph
     keys: Iterable[str]
-    mapped: Mapping[str, Expr] = field(default_factory=dict)
+    mapped: Mapping[str, Expr | str] = field(default_factory=dict)
     held: dict[str, tuple[str, str | Expr]] = field(default_factory=dict)
     used: dict[str, tuple[str, int, str]] = field(default_factory=dict)
 
@@ -125,8 +130,15 @@ class Names:
 
     def _one(self, text: str, word: str, at: int, alone: bool = True) -> str | None:
         """One name's stand-in or size, or None. Keys and their aliases only where they stand `alone`."""
-        if word in self.mapped:
-            return self._noted(word, "map", self._hold("map", self.mapped[word]), at)
+        meant = self.mapped.get(word)
+        if isinstance(meant, str):  # another name for a formula's key or for a count of parameters
+            return self._named(text, meant, at, True)
+        if meant is not None:
+            return self._noted(word, "map", self._hold("map", meant), at)
+        return self._named(text, word, at, alone)
+
+    def _named(self, text: str, word: str, at: int, alone: bool) -> str | None:
+        """The stand-in or size of a name that --map does not tell."""
         if word in self.graph.symbols:
             return self._noted(word, "own", word, at)
         if alone and (word in KEYS or "." in word):
@@ -136,6 +148,8 @@ class Names:
         if word == "D":
             return self._noted(word, "tokens", self._hold("tokens", self._tokens(text, at)), at)
         meant = self._by_concept(word)
+        if meant is None and alone and word in (PARAMETERS, "P_total"):  # as `latex` writes it
+            return self._hold("key", "params.total")
         if meant is not None and len(word) == 2 and word[0] != word[1] and all(map(self._factor, word)):
             raise FormulaError(
                 f"{word!r} may be {word[0]}*{word[1]} or {self._spoken(meant)}; write which one\n"
@@ -246,7 +260,7 @@ class Names:
         for word, (how, _, name) in sorted(self.used.items()):
             held = self.held.get(name, ("", name))[1]
             if how == "count":
-                found[word] = MEANINGS[str(held) or choice]
+                found[word] = MEANINGS.get(str(held) or choice, "a sixth of what a token costs beside attention")
             elif how != "own":
                 found[word] = held if isinstance(held, str) else to_text(held)
         return found
@@ -291,14 +305,18 @@ def definitions(texts: Iterable[str], graph: Graph) -> tuple[list[str], list[str
     return sizes, [text.replace("==", "=", 1) for text in meant]
 
 
-def mapping(texts: Iterable[str], graph: Graph) -> dict[str, Expr]:
-    """Read `s=T,h=d`: names of a claim as formulas in the model's sizes. Raises FormulaError."""
-    found: dict[str, Expr] = {}
+def mapping(texts: Iterable[str], graph: Graph) -> dict[str, Expr | str]:
+    """Read `s=T,h=d,F=flops.step,P=N`: names of a claim as formulas in the model's sizes, or as other names
+    of a claim. Raises FormulaError.
+    """
+    found: dict[str, Expr | str] = {}
     for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
         name, sign, formula = (word.strip() for word in part.partition("="))
         if not sign or not name or not formula:
             raise FormulaError(f"--map {part!r}: write the claim's name and the model's, as in --map s=T,h=d")
-        meant = parse(formula, graph.symbols)
+        own = formula not in graph.symbols and (formula in KEYS or formula in COUNTS or _KEY.match(formula))
+        meant: Expr | str = formula if own else parse(formula, graph.symbols)
         if found.setdefault(name, meant) != meant:
-            raise FormulaError(f"{name} is told twice, as {to_text(found[name])} and as {to_text(meant)}")
+            first, second = (m if isinstance(m, str) else to_text(m) for m in (found[name], meant))
+            raise FormulaError(f"{name} is told twice, as {first} and as {second}")
     return found

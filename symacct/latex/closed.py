@@ -79,7 +79,7 @@ def equation(answer: Answer, key: str) -> Equation:
     times, rest = found
     name = name_of(answer, whole)
     head = name if times == 1 else f"{times}{TIMES}{name}"
-    return Equation(left, (head, *more(answer, rest)), value, {_plain(name): answer.formulas[whole]}, key)
+    return Equation(left, (head, *more(answer, rest)), value, {plain(name): answer.formulas[whole]}, key)
 
 
 def name_of(answer: Answer, key: str) -> str:
@@ -146,6 +146,6 @@ def _parts(expr: Expr) -> Iterable[Expr]:
     return sp.Add.make_args(expr)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A quantity's name as the reader spells it."""
     return name.replace(r"_{\mathrm{", "_").replace("}}", "")

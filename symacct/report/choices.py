@@ -19,6 +19,7 @@ MEANINGS = {
     "matmul": "parameters used in products",
     "active matmul": "parameters used in products on one token",
 }
+PER_TOKEN = "per token"  # N' of 6·N'·D: what is linear in the tokens, whatever it counts
 
 
 def counts(ledger: Ledger) -> dict[str, Expr]:
