@@ -168,6 +168,10 @@ class Ledger:
             "params.embedding": _sum(looked_up, lambda t: t.numel) if looked_up else None,
         }
 
+    def flops_formulas(self) -> dict[str, Expr]:
+        """The formulas of FLOPs alone."""
+        return {key: value for key, value in self._flops().items() if value is not None}
+
     def _flops(self) -> dict[str, Expr | None]:
         forward = self.flops(_FORWARD)
         found: dict[str, Expr | None] = {"flops.forward": forward}

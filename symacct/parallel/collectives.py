@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sympy as sp
 
 from symacct.graph import Graph, Placed, Tensor, total_over
+from symacct.parallel.holdings import stands
 from symacct.parallel.layout import GRADIENT
 
 Expr = sp.Expr
@@ -24,7 +25,7 @@ PASSES = {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2
 class Traffic:
     """Collectives of one kind over one axis: how many in a step, and the bytes of all their payloads.
 
-    `once`: they sum gradients, once a step. `layered`: they are those of the layers.
+    `once`: they sum gradients, once a step. `place`: before the layers, inside or after them.
     """
 
     axis: str
@@ -35,7 +36,7 @@ class Traffic:
     payload: Expr
     ranks: Expr
     once: bool = False
-    layered: bool = False
+    place: str = ""
 
     @property
     def ring(self) -> Expr:
@@ -49,20 +50,18 @@ class Traffic:
         return sp.expand(2 * self.payload) if self.kind == "all_reduce" else self.ring
 
 
-def traffic_of(graph: Graph, axis: str, ranks: Expr, depth: str = "") -> tuple[Traffic, ...]:
-    """The collectives that one division put into a graph, alike ones of a module together; those of gradients apart.
-
-    `depth`: the size that repeats the layers; what stands outside them is then kept apart from what is in them.
-    """
-    found: dict[tuple[str, str, str, bool, bool], list[tuple[Expr, Expr]]] = {}
+def traffic_of(graph: Graph, axis: str, ranks: Expr) -> tuple[Traffic, ...]:
+    """The collectives that one division put into a graph, alike ones of a module and place together; those of gradients
+    apart."""
+    found: dict[tuple[str, str, str, bool, str], list[tuple[Expr, Expr]]] = {}
+    where = stands(graph)
     for place, kind, payload in _collectives(graph, ranks):
         if f"axis:{ranks}" in place.node.notes:
-            once, layered = GRADIENT in place.node.notes, any(loop.size == depth for loop in place.loops)
-            key = (kind, place.node.phase, place.node.module, once, layered)
+            key = (kind, place.node.phase, place.node.module, GRADIENT in place.node.notes, where[place.node.name])
             found.setdefault(key, []).append((sp.expand(place.times), payload))
     return tuple(
-        Traffic(axis, kind, phase, module or "the model", _sum(c for c, _ in rows), _sum(b for _, b in rows), ranks, once, layered)
-        for (kind, phase, module, once, layered), rows in found.items()
+        Traffic(axis, kind, phase, module or "the model", _sum(c for c, _ in rows), _sum(b for _, b in rows), ranks, once, stand)
+        for (kind, phase, module, once, stand), rows in found.items()
     )
 
 

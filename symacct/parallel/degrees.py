@@ -22,6 +22,7 @@ AXES = {
     "m": ("micro_batches", "m", "n_mb", "micro-batches of B in a step"),
     "v": ("interleave", "v", "n_v", "parts of the model on each stage"),
 }
+_KEY = {name: key for key, (name, *_) in AXES.items()}
 _SPELLED = {"t": "tp", "c": "cp", "e": "ep", "p": "pp", "data": "dp", "tensor": "tp", "pipeline": "pp", "micro": "m", "mb": "m", "fsdp": "dp"}
 
 
@@ -52,13 +53,13 @@ class Degrees:
                 if value not in (0, 1, 2, 3):
                     raise SizeError(f"zero = {value}: stages are 0 (nothing is divided), 1, 2 and 3")
             elif not isinstance(value, bool) and (not isinstance(value, int) or value < 1):
-                raise SizeError(f"{axis.name.replace('_', '-')} = {value}: a degree is a positive integer")
+                raise SizeError(f"{_KEY[axis.name]} = {value}: a degree is a positive integer")
         if self.sequence and self.tensor == 1:
             raise SizeError("sp divides the sequence among tensor-parallel ranks; give tp too, such as tp=2,sp")
         if (self.data * self.context) % self.experts:
             raise SizeError(f"ep = {self.experts} does not divide dp·cp = {self.data * self.context}: experts are spread over those ranks")
-        if self.stages > 1 and self.zero == 3 and self.micro_batches > 1:
-            pass  # allowed: parameters are then gathered for every micro-batch
+        if self.keep and not self.sequence:
+            raise SizeError("keep is about inputs that sp gathers; give sp too, such as tp=2,sp,keep")
         if self.interleave > 1 and self.stages == 1:
             raise SizeError("v divides each pipeline stage; give pp too, such as pp=4,v=2")
         if self.interleave > 1 and self.micro_batches % self.stages:

@@ -9,6 +9,7 @@ import sympy as sp
 from symacct.account import saved_bytes
 from symacct.errors import Unsupported
 from symacct.graph import Graph, Loop, Placed, total_over
+from symacct.parallel.layout import GRADIENT
 from symacct.symbols import symbol
 
 Expr = sp.Expr
@@ -23,12 +24,13 @@ class Holding:
     `scalars` is the part of the state that is no tensor of the parameter's kind, such as a count of steps.
 
     `where`: before the layers, inside or after them; a tied table may be both before and after. `expert`: it belongs
-    to one expert of many.
+    to one expert of many; `stacked`: all of them are one tensor.
     """
 
     label: str
     where: tuple[str, ...]
     expert: bool
+    stacked: bool
     numel: Expr
     param: Expr
     grad: Expr
@@ -56,7 +58,7 @@ def _holding(
     where = (INSIDE,) if inside else places.get(tensor.value, (BEFORE,))
     inner = tuple(loop for loop in place.loops if loop.size != depth)
     return Holding(
-        label, where, _of_expert(graph, place), _over(tensor.numel, place), _over(tensor.bytes, place),
+        label, where, *_of_expert(graph, place), _over(tensor.numel, place), _over(tensor.bytes, place),
         _over(grad.node.outputs[0].bytes, grad) if grad else sp.Integer(0),
         *_states(states.get(label, [])),
         sp.expand(total_over(tensor.bytes, inner)),
@@ -77,12 +79,13 @@ def _by_label(graph: Graph, kind: str) -> dict[str, Placed]:
     return {place.node.label: place for place in graph.sources(kind)}
 
 
-def _of_expert(graph: Graph, place: Placed) -> bool:
+def _of_expert(graph: Graph, place: Placed) -> tuple[bool, bool]:
+    """Whether a parameter belongs to experts, and whether it holds all of them."""
     if "E" not in graph.symbols:
-        return False
+        return False, False
     shape = place.node.outputs[0].shape
     stacked = len(shape) > 1 and str(shape[0]) == "E" and "expert" in place.node.label.lower()
-    return stacked or any(loop.size == "E" for loop in place.loops)
+    return stacked or any(loop.size == "E" for loop in place.loops), stacked
 
 
 def depth_of(graph: Graph) -> str:
@@ -149,6 +152,29 @@ def kept_by_place(graph: Graph) -> dict[str, Expr] | None:
         where = position.get(value, AFTER)
         found[AFTER if value == entry else where].append(size)
     return {where: sp.expand(sp.Add(*rows)) for where, rows in found.items()}
+
+
+def stands(graph: Graph) -> dict[str, str]:
+    """Whether each node belongs to what stands before, inside or after the layers; backward runs from after to before.
+
+    A gradient's node is placed by where its parameter is.
+    """
+    depth, held = depth_of(graph), {h.label: h.where[-1] for h in holdings(graph)}
+    found: dict[str, str] = {}
+    passed = {"forward": False, "backward": False}
+    for item in graph.items:
+        nodes = [(place.node, True) for place in _all(item)] if isinstance(item, Loop) else [(item, False)]
+        layered = isinstance(item, Loop) and item.size == depth
+        for node, _ in nodes:
+            way = "backward" if node.phase in ("backward", "recompute") else "forward"
+            behind = passed[way] == (way == "forward")
+            label = next((name for name in held if name.rpartition(".")[0] == node.module), "") if GRADIENT in node.notes else ""
+            found[node.name] = INSIDE if layered else held[label] if label else AFTER if behind else BEFORE
+        if layered and any(node.phase in _FORWARD for node, _ in nodes):
+            passed["forward"] = True
+        if layered and any(node.phase in ("backward", "recompute") for node, _ in nodes):
+            passed["backward"] = True
+    return found
 
 
 def positions(graph: Graph) -> dict[str, str]:

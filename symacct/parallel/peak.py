@@ -14,7 +14,7 @@ from functools import cached_property
 import sympy as sp
 
 from symacct.errors import GraphError
-from symacct.graph import Graph
+from symacct.graph import Graph, Node, Ref
 from symacct.liveness import Timeline, kinds, timeline
 from symacct.parallel.degrees import Degrees
 from symacct.parallel.holdings import AFTER, BEFORE, Holding, depth_of, positions
@@ -22,6 +22,15 @@ from symacct.parallel.pipeline import Stage
 from symacct.symbols import symbol
 
 Expr = sp.Expr
+ONE = sp.Integer(1)
+
+
+def _followed(node: Node, owner: Mapping[str, str], roots: Mapping[str, str]) -> dict[str, str]:
+    """The parameter that each output of an optimizer's op is about."""
+    first = next((argument for _, argument in node.arguments if isinstance(argument, (Ref, tuple))), None)
+    refs = [part for part in first if isinstance(part, Ref)] if isinstance(first, tuple) else [first] * len(node.outputs)
+    pairs = zip(node.outputs, refs, strict=False)
+    return {out.value: label for out, ref in pairs if isinstance(ref, Ref) and (label := owner.get(roots[ref.value]))}
 
 
 class Peaks:
@@ -46,8 +55,16 @@ class Peaks:
             for place in self.graph.sources(op):
                 label = place.node.label.rpartition(".")[0] if op == "state" else place.node.label
                 owner.update((out.storage, label) for out in place.node.outputs)
-        late = {out.value for p in self.graph.ops if p.node.phase == "optimizer" for out in p.node.outputs}
+        late = set()
+        for place in self.graph.ops:  # what the optimizer makes follows its first operands, entry by entry
+            if place.node.phase == "optimizer":
+                late.update(out.value for out in place.node.outputs)
+                owner.update(_followed(place.node, owner, self._roots))
         return kinds(self.graph), owner, positions(self.graph), late
+
+    @cached_property
+    def _roots(self) -> dict[str, str]:
+        return {value: tensor.storage for value, tensor in self.graph.tensors().items()}
 
     def of(self, stage: Stage, kept: Expr | None, gathered: Expr, grads: Expr) -> tuple[Expr, ...] | None:
         """The undominated candidates for the peak of a stage, in bytes. `kept` and `grads` are the stage's own."""
@@ -69,9 +86,11 @@ class Peaks:
         if self._elsewhere(held, str(place), stage) or (summed and held is not None and kind == "gradients"):
             return sp.Integer(0)
         zero, shared = self.degrees.zero, self.spread if held is not None and held.expert else self.replicas
+        shared = ONE if self.degrees.number("dp") * self.degrees.number("cp") == 1 else shared
         least = {"parameters": 3, "gradients": 2, "optimizer state": 1}.get(str(kind), 1 if late else 4)
         single = held is not None and kind == "optimizer state" and self._single(value)
-        own = size / (self.replicas / self.spread) if held is not None and held.expert else size
+        spread_out = held is not None and held.expert and not (single and held.stacked)
+        own = size / (self.replicas / self.spread) if spread_out else size
         return sp.expand(own / shared) if zero >= least and not single else sp.expand(own)
 
     def _single(self, value: str) -> bool:

@@ -27,6 +27,7 @@ from symacct.parallel.holdings import (
     kept_by_place,
     layer_count,
     one_tower,
+    stands,
 )
 from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
@@ -97,6 +98,8 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
     """
     if graph.mode != "train" and (degrees.stages > 1 or degrees.data > 1 or degrees.zero):
         raise Unsupported(f"{graph.target} was traced in mode {graph.mode}: dp, zero and pp are about training steps; tp, cp and ep are fine")
+    if graph.mode == "decode" and degrees.context > 1:
+        raise Unsupported("cp divides the tokens of a pass, and a pass of decode has one; leave out cp")
     names = names_for(graph)
     numbers = names.numbers(degrees)
     local, plan = divided(graph, degrees, names, dict(sizes or {}) | numbers)
@@ -109,11 +112,12 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
     replicas, spread = _groups(degrees, names)
     peaks = Peaks(local, held, degrees, replicas, spread)
     shares = tuple(_share(peaks, stage, held, p) for stage in kinds)
-    ledger = Ledger(local, convention)
+    example = {symbol(n): sp.Integer(i.traced_at) for n, i in graph.symbols.items()}
+    example |= {symbol(n): sp.Integer(v) for n, v in {**(sizes or {}), **numbers}.items()}
     conditions = [*local.assumptions, *_more_conditions(local, degrees, names)]
     return Rank(
-        local, degrees, names, numbers, shares, _flops(ledger, degrees, p, passes),
-        _traffic(local, held, degrees, names, passes, shares[0]), tuple(dict.fromkeys(conditions)), plan,
+        local, degrees, names, numbers, shares, _flops(Ledger(local, convention), degrees, p, passes, example),
+        _traffic(local, held, degrees, names, passes, shares, example), tuple(dict.fromkeys(conditions)), plan,
         bubble(p, m, v if degrees.interleave > 1 else ONE) if degrees.stages > 1 else sp.Integer(0), _remarks(degrees),
     )
 
@@ -154,9 +158,8 @@ def _share(peaks: Peaks, stage: Stage, held: tuple[Holding, ...], p: Expr) -> Sh
         divided_states(States(*(part * size / (e if h.expert else 1) for size in (h.param, h.grad, h.state))), spread if h.expert else replicas, degrees.zero)
         for h, part in mine
     ]
-    scalars = sp.Add(*(part * h.scalars / (e if h.expert else 1) for h, part in mine))
-    columns = zip(*((s.params, s.grads, s.optimizer) for s in states), strict=True)
-    params, grads, optimizer = (sp.expand(sp.Add(*column)) for column in columns)
+    scalars = sp.Add(*(part * h.scalars / (e if h.expert and not h.stacked else 1) for h, part in mine))
+    params, grads, optimizer = (sp.expand(sp.Add(*(getattr(s, kind) for s in states))) for kind in ("params", "grads", "optimizer"))
     kept, gathered = _kept(peaks.graph, stage, degrees, p), _gathered(mine, e, degrees)
     return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, gathered, peaks)
 
@@ -170,7 +173,7 @@ def _part(h: Holding, stage: Stage, degrees: Degrees, p: Expr) -> Expr:
 
 
 def _gathered(mine: list[tuple[Holding, Expr]], e: Expr, degrees: Degrees) -> Expr:
-    if degrees.zero < 3:
+    if degrees.zero < 3 or degrees.data * degrees.context == 1:
         return sp.Integer(0)
     size = lambda h: h.unit / e if h.expert else h.unit  # noqa: E731
     layer, rest = (sp.Add(*(size(h) for h, _ in mine if (INSIDE in h.where) == inside)) for inside in (True, False))
@@ -188,44 +191,96 @@ def _kept(graph: Graph, stage: Stage, degrees: Degrees, p: Expr) -> Expr | None:
     )
 
 
-def _flops(ledger: Ledger, degrees: Degrees, p: Expr, passes: Expr) -> dict[str, Expr]:
-    """FLOPs of a step on the rank that has most: the last stage, which has the layers of any other and the head."""
+def _flops(ledger: Ledger, degrees: Degrees, p: Expr, passes: Expr, example: Mapping[sp.Symbol, Expr]) -> dict[str, Expr]:
+    """FLOPs of a step on the rank that has most: with the layers, what stands before or after them, the larger one."""
     found = {key: value for key, value in ledger.formulas.items() if key.startswith("flops.")}
+    once = lambda key: ONE if key == "flops.optimizer" else passes  # noqa: E731
     if degrees.stages == 1:
-        return {key: sp.expand(value * (passes if key != "flops.optimizer" else 1)) for key, value in found.items()}
-    depth = symbol(depth_of(ledger.graph))
-    per_stage = {key: value.xreplace({depth: depth / p}) for key, value in found.items()}
-    return {key: sp.expand(value * (passes if key != "flops.optimizer" else 1)) for key, value in per_stage.items()}
+        return {key: sp.expand(value * once(key)) for key, value in found.items()}
+    places = stands(ledger.graph)
+    parts = {where: _flops_at(ledger, {name for name, place in places.items() if place == where}) for where in (BEFORE, INSIDE, AFTER)}
+    ends = [{key: sp.expand((parts[INSIDE][key] / p + parts[end][key]) * once(key)) for key in found} for end in (BEFORE, AFTER)]
+    return max(ends, key=lambda end: _number(end["flops.hardware"], example))
 
 
-def _traffic(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, first: Share) -> tuple[Traffic, ...]:
+def _flops_at(ledger: Ledger, names: set[str]) -> dict[str, Expr]:
+    """The formulas of FLOPs of some nodes alone."""
+    part = Ledger(ledger.graph, ledger.convention)
+    part.__dict__["entries"] = tuple(entry for entry in ledger.entries if entry.place.node.name in names)
+    return part.flops_formulas()
+
+
+def _number(expr: Expr, example: Mapping[sp.Symbol, Expr]) -> float:
+    return float(expr.xreplace(dict(example)))
+
+
+def _traffic(
+    graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, shares: tuple[Share, ...], example: Mapping[sp.Symbol, Expr]
+) -> tuple[Traffic, ...]:
+    """What the rank sends that sends most: with a pipeline the first or the last stage, by their ends."""
+    found = _between(graph, held, degrees, names, passes, example)
+    if graph.mode == "train":
+        found += _summed(graph, held, degrees, names, passes, shares[0])
+    return tuple(x for x in found if x.count != 0)
+
+
+def _between(
+    graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, example: Mapping[sp.Symbol, Expr]
+) -> list[Traffic]:
+    """What ranks of one replica send each other."""
     found: list[Traffic] = []
-    depth, p = depth_of(graph), names.of["pp"] if degrees.stages > 1 else ONE
+    p = names.of["pp"] if degrees.stages > 1 else ONE
     for key in ("cp", "tp"):
         if degrees.number(key) > 1:
-            found += [_scaled(x, passes, p) for x in traffic_of(graph, key, names.of[key], depth) if not (x.once and key == "cp")]
+            rows = [_scaled(x, passes, p) for x in traffic_of(graph, key, names.of[key]) if not (x.once and key == "cp")]
+            found += _of_one_end(rows, example) if degrees.stages > 1 else rows
     if degrees.experts > 1:
         found += expert_traffic(graph, held, names.of["ep"], passes / p)
     if degrees.stages > 1:
-        v = names.of["v"] if degrees.interleave > 1 else ONE
-        each = boundary(graph)
-        found += [Traffic("pp", "send", phase, "activations to the next stage" if phase == "forward" else "their gradients back", passes * v, sp.expand(each * passes * v), names.of["pp"]) for phase in ("forward", "backward")]
+        found += _handed_on(graph, held, degrees, names, passes)
+    return found
+
+
+def _of_one_end(rows: list[Traffic], example: Mapping[sp.Symbol, Expr]) -> list[Traffic]:
+    """The rows of the layers and of that end of them which sends more: no stage has both."""
+    weight = {end: _number(sp.Add(*(x.ring for x in rows if x.place == end)), example) for end in (BEFORE, AFTER)}
+    return [x for x in rows if x.place != min(weight, key=lambda end: weight[end])]
+
+
+def _handed_on(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr) -> list[Traffic]:
+    """Activations and gradients between stages; a stage in between sends both. A tied table's gradient is summed."""
+    v = names.of["v"] if degrees.interleave > 1 else ONE
+    each = sp.expand(boundary(graph) * passes * v)
+    rows = [Traffic("pp", "send", "forward", "activations to the next stage", passes * v, each, names.of["pp"])]
+    if degrees.stages > 2 or degrees.interleave > 1:
+        rows.append(Traffic("pp", "send", "backward", "their gradients back", passes * v, each, names.of["pp"]))
+    tied = [h.grad for h in held if {BEFORE, AFTER} <= set(h.where)]
+    if tied:
+        rows.append(Traffic("pp", "all_reduce", "backward", "gradients of what the first and the last stage share", sp.Integer(len(tied)), sp.Add(*tied), sp.Integer(2)))
+    return rows
+
+
+def _summed(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, first: Share) -> list[Traffic]:
+    """What replicas send each other; experts that are spread are on fewer of them."""
     replicas, spread = _groups(degrees, names)
-    if replicas != 1:
-        layers = layer_count(graph) * first.stage.layers
-        whole, rest = _undivided(held, degrees, first.stage, p, experts=False)
-        found += data_traffic(whole, replicas, degrees.zero, passes, layers, rest)
-        if degrees.experts > 1 and spread != 1:
-            routed, rest = _undivided(held, degrees, first.stage, p, experts=True)
-            e = names.of["ep"]
-            mine = States(*(sp.expand(x / e) for x in (routed.params, routed.grads, routed.optimizer)))
-            found += [replace(x, what=f"experts' {x.what}") for x in data_traffic(mine, spread, degrees.zero, passes, layers, sp.expand(rest / e))]
-    return tuple(x for x in found if x.count != 0)
+    if replicas == 1:
+        return []
+    p = names.of["pp"] if degrees.stages > 1 else ONE
+    layers = layer_count(graph) * first.stage.layers
+    whole, rest = _undivided(held, degrees, first.stage, p, experts=False)
+    found = list(data_traffic(whole, replicas, degrees.zero, passes, layers, rest))
+    if degrees.experts > 1 and degrees.data * degrees.context > degrees.experts:
+        routed, rest = _undivided(held, degrees, first.stage, p, experts=True)
+        e = names.of["ep"]
+        mine = States(*(sp.expand(x / e) for x in (routed.params, routed.grads, routed.optimizer)))
+        rows = data_traffic(mine, spread, degrees.zero, passes, layers, sp.expand(rest / e))
+        found += [replace(x, what=f"experts' {x.what}") for x in rows]
+    return found
 
 
 def _scaled(x: Traffic, passes: Expr, p: Expr) -> Traffic:
     """The traffic of a stage's share of the layers, or of what stands outside them, for all its micro-batches."""
-    scale = (ONE if x.once else passes) / (p if x.layered else ONE)
+    scale = (ONE if x.once else passes) / (p if x.place == INSIDE else ONE)
     return replace(x, count=sp.expand(x.count * scale), payload=sp.expand(x.payload * scale))
 
 

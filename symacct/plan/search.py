@@ -133,14 +133,15 @@ def _bytes(share: Share, kept: Arrays, columns: Arrays) -> Any:
 
 def _seconds(share: Share, columns: Arrays, given: Arrays, setting: Setting) -> Any:
     dp, c, p, m, zero = (columns[k] for k in ("dp", "c", "p", "m", "zero"))
-    inside, outside = (numeric(share.flops[k], given) for k in (True, False))
-    work = (inside / p + outside) * m / (setting.card.peak(setting.precision) * setting.efficiency)
+    before, inside, after = (numeric(share.flops[k], given) for k in (BEFORE, INSIDE, AFTER))
+    work = (inside / p + np.where(p == 1, before + after, np.maximum(before, after))) * m / (setting.card.peak(setting.precision) * setting.efficiency)
     tensor = share.way.tensor
     rates = {"tp": _rate(setting, np.full_like(dp, tensor)), "cp": _rate(setting, tensor * c), "dp": _rate(setting, tensor * c * dp), "pp": _rate(setting, tensor * c * dp * p)}
-    waited = np.zeros(len(dp))
-    for (axis, layered), expr in share.sent.items():
-        waited = waited + numeric(expr, given) * m / (p if layered else 1) / rates[axis]
-    waited = waited + np.where(p > 1, 2 * numeric(share.handed, given) * m / rates["pp"], 0)
+    parts = {end: np.zeros(len(dp)) for end in (BEFORE, INSIDE, AFTER)}
+    for (axis, place), expr in share.sent.items():
+        parts[place] = parts[place] + numeric(expr, given) * m / rates[axis]
+    ends = np.where(p == 1, parts[BEFORE] + parts[AFTER], np.maximum(parts[BEFORE], parts[AFTER]))
+    waited = parts[INSIDE] / p + ends + np.where(p > 1, np.where(p > 2, 2, 1) * numeric(share.handed, given) * m / rates["pp"], 0)
     n = dp * c
     gradients = (share.grads[INSIDE] / p + share.grads["both"] + share.grads[BEFORE]) * (n - 1) / n
     weights = (share.params[INSIDE] / p + share.params["both"] + share.params[BEFORE]) * (n - 1) / n

@@ -16,7 +16,18 @@ from symacct.errors import Unsupported
 from symacct.graph import Graph
 from symacct.parallel.collectives import traffic_of
 from symacct.parallel.degrees import Degrees, names_for
-from symacct.parallel.holdings import AFTER, BEFORE, INSIDE, Holding, boundary, depth_of, holdings, kept_by_place, one_tower
+from symacct.parallel.holdings import (
+    AFTER,
+    BEFORE,
+    INSIDE,
+    Holding,
+    boundary,
+    depth_of,
+    holdings,
+    kept_by_place,
+    one_tower,
+    stands,
+)
 from symacct.parallel.rank import divided
 from symacct.symbols import symbol
 
@@ -39,8 +50,7 @@ class Share:
     """The formulas of a way: numbers where only the model's sizes matter, else in the batch and the context degree.
 
     `params`, `grads`, `states` are bytes by place in depth, `scalars` bytes of single numbers; `kept` bytes a pass by
-    place; `flops` (hardware) a pass inside the layers and outside; `sent` bytes by ring a pass by axis inside and
-    outside; `handed` bytes between stages; `layers` how many layers there are, 0 where the graph cannot be cut;
+    place; `flops` (hardware) a pass by place; `sent` bytes by ring a pass by axis and place; `handed` bytes between stages; `layers` how many layers there are, 0 where the graph cannot be cut;
     `conditions` what the context degree must meet: the condition in words, a multiple and its divisor.
     """
 
@@ -50,8 +60,8 @@ class Share:
     states: Mapping[str, int]
     scalars: Mapping[str, int]
     kept: Mapping[str, Expr]
-    flops: Mapping[bool, Expr]
-    sent: Mapping[tuple[str, bool], Expr]
+    flops: Mapping[str, Expr]
+    sent: Mapping[tuple[str, str], Expr]
     handed: Expr
     layers: int
     conditions: tuple[tuple[str, Expr, Expr], ...]
@@ -69,14 +79,14 @@ def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share
     if kept is None:
         raise Unsupported(f"what {graph.target} keeps for backward follows no rule, so nothing can be searched")
     depth = depth_of(local)
-    sent: dict[tuple[str, bool], Expr] = {}
+    sent: dict[tuple[str, str], Expr] = {}
     for key, ranks, on in (("tp", t, way.tensor > 1), ("cp", c, way.context)):
-        for x in traffic_of(local, key, ranks, depth) if on else ():
+        for x in traffic_of(local, key, ranks) if on else ():
             if not x.once:
-                sent[key, x.layered] = sent.get((key, x.layered), sp.Integer(0)) + at(x.ring)
+                sent[key, x.place] = sent.get((key, x.place), sp.Integer(0)) + at(x.ring)
     return Share(
         way, *(_by_place(held, kind, at) for kind in ("param", "grad", "state", "scalars")), {k: at(v) for k, v in kept.items()},
-        {inside: at(v) for inside, v in _flops(local, depth).items()}, {k: sp.expand(v) for k, v in sent.items()},
+        {where: at(v) for where, v in _flops(local).items()}, {k: sp.expand(v) for k, v in sent.items()},
         at(_handed(local)), int(numbers.get(symbol(depth), 0)) if depth and _one(local) else 0,
         tuple((a.short, at(a.left), at(a.right)) for a in local.assumptions if a.kind == "divides" and c in (a.left.free_symbols | a.right.free_symbols)),
     )
@@ -90,12 +100,13 @@ def _by_place(held: tuple[Holding, ...], kind: str, at: object) -> dict[str, int
     return found
 
 
-def _flops(graph: Graph, depth: str) -> dict[bool, Expr]:
-    """Hardware FLOPs of a pass, inside the layers and outside."""
-    found = {True: sp.Integer(0), False: sp.Integer(0)}
+def _flops(graph: Graph) -> dict[str, Expr]:
+    """Hardware FLOPs of a pass, before the layers, inside and after."""
+    found = dict.fromkeys(ENDS, sp.Integer(0))
+    where = stands(graph)
     for entry in Ledger(graph).entries:
         if entry.phase in ("forward", "loss", "backward", "recompute"):
-            found[any(loop.size == depth for loop in entry.place.loops)] += entry.product
+            found[where[entry.place.node.name]] += entry.product
     return found
 
 
