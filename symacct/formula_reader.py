@@ -36,6 +36,7 @@ _TOKEN = re.compile(
     r"[ \t\r\n]*(?:(?P<number>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>\*\*|[-+*/^(),])|(?P<bad>.))",
     re.DOTALL,
 )
+_SIGNS = "·×⋅−÷≤≥≠≈≪≫′⌊⌋⌈⌉√⁰¹²³⁴⁵⁶⁷⁸⁹⁻₀₁₂₃₄₅₆₇₈₉αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"
 _ARITY = {"floor": (1, 1), "ceiling": (1, 1), "Mod": (2, 2)}
 
 
@@ -292,10 +293,13 @@ def _unknown(text: str, name: str, at: int, names: Collection[str]) -> NoReturn:
 
 
 def caret(text: str, at: int, width: int = 72) -> str:
-    """The text around a position with a caret under it; what may not take one column is shown as `?`."""
+    """The text around a position with a caret under it.
+
+    Shown are ASCII and the signs of formulas, each in one column; everything else is a `?`.
+    """
     begin = max(0, min(at - width // 2, len(text) - width))
     part = re.sub(r"[\t\r\n]", " ", text[begin : begin + width])
-    shown = re.sub(r"[^ -~]", "?", part)
+    shown = re.sub(f"[^ -~{_SIGNS}]", "?", part)
     return f"  {shown}\n  {' ' * (at - begin)}^"
 
 

@@ -1,4 +1,4 @@
-"""Claims as they are pasted: what `latex` prints, and equations of papers with all that stands around them."""
+"""Claims as they are pasted: what `latex` prints, and equations of papers with what stands around them."""
 
 from __future__ import annotations
 
@@ -67,3 +67,56 @@ def test_a_name_may_be_mapped_to_a_key_or_to_a_count():
 def test_a_name_mapped_to_nothing_is_refused(mapped, what):
     with pytest.raises(SymacctError, match=what):
         check("gpt2", "F = 6*N*D", "", mapped)
+
+
+# What stands around an equation of a paper
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        r"\[ C = 3\,F_{\mathrm{forward}} \]",
+        r"\( C = 3 F_\mathrm{forward} \).",
+        r"$$C = 3 F_{forward}.$$",
+        r"\begin{equation} \label{eq:c} C \equiv 3\,F_{\text{forward}}, \end{equation}",
+        r"\begin{align*} C &= 3\,F_{\text{forward}}. \label{eq:c} \end{align*}",
+        r"C = 3\,F_{\text{forward}} \,,\tag{3}",
+        "C = 3 F_{forward};",
+    ],
+)
+def test_an_equation_is_read_with_what_stands_around_it(claim):
+    assert check("gpt2", claim).verdict == "equal"
+
+
+@pytest.mark.parametrize("letter", ["\\lambda", "λ", "\\lambda{}", "{\\lambda}"])
+def test_greek_letters_are_names(letter):
+    assert check("gpt2", f"C = 3 {letter} F_{{forward}}", "", "lambda=1").verdict == "equal"
+    assert check("gpt2", f"C = 3 {letter} F_{{forward}}", "", "lambda=2").verdict == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("claim", "what", "column"),
+    [
+        ("C = 6 N D % 3", "expected an operator, found '%'", 10),
+        ("C = 6 N D!", "expected an operator, found '!'", 9),
+        ("C = 6 N D. 3", "expected an operator, found '.'", 9),
+        ("C = 1e6", "write 3/2 for 1.5 and 10**9 for 1e9", 5),
+        ("C = 1.5 N D", "write 3/2 for 1.5 and 10**9 for 1e9", 5),
+        (r"C = 6 \beta N", "unknown symbol 'beta'", 6),
+        ("C = 6·N²·D′·%", "unknown symbol 'D_prime'", 9),
+    ],
+)
+def test_what_cannot_be_read_is_named_as_it_was_written(claim, what, column):
+    with pytest.raises(SymacctError) as caught:
+        check("gpt2", claim)
+    message, shown, caret = str(caught.value).split("\n")
+    assert what in message
+    assert "held" not in message
+    assert shown == f"  {claim}"
+    assert caret == " " * (2 + column) + "^"
+
+
+def test_a_long_row_of_closing_signs_is_refused_fast():
+    for text in ("\\\\" * 4000, "\\end{" * 1600, "\\end{a}" * 1400):
+        with pytest.raises(SymacctError):
+            check("gpt2", f"C = 6 N D {text} =")

@@ -233,7 +233,7 @@ def test_hostile_text_is_refused_at_once(text):
     assert time.perf_counter() - begin < 1
     message = str(caught.value)
     assert len(message) < 400
-    assert message.isascii()
+    assert message.replace("²", "").isascii()  # a sign of formulas, shown as it is
     assert all(c.isprintable() or c == "\n" for c in message)
 
 

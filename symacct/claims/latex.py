@@ -20,14 +20,25 @@ _SIGNS = dict(zip("·×⋅∙∗−–÷∕⁄≈≃[]", "*****--///==()", stric
 _SPELLED = {
     "*": "cdot times ast",
     "/": "div",
-    "=": "approx simeq",
+    "=": "approx simeq equiv coloneqq triangleq",
     "(": "lbrack lbrace {",
     ")": "rbrack rbrace }",
 }
 _COMMANDS = {command: sign for sign, commands in _SPELLED.items() for command in commands.split()}
 _IGNORED = set(
-    "left right big Big bigl bigr Bigl Bigr displaystyle quad qquad limits nonumber , ; ! : \\ $ &".split()
+    "left right big Big bigl bigr Bigl Bigr displaystyle textstyle quad qquad limits nonumber notag "
+    "thinspace , ; ! : \\ $ & [ ] ( )".split()
 ) | {" "}
+_DROPPED = {"begin", "end", "label", "tag", "eqref"}  # with their argument
+_SMALL = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi "
+    "chi psi omega"
+)
+_GREEK = {
+    *_SMALL.split(),
+    *"varepsilon varphi Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split(),
+}
+_LETTERS = dict(zip("αβγδεζηθικλμνξπρστυφχψω", _SMALL.split(), strict=True))
 _FONTS = {
     "text",
     "mathrm",
@@ -42,10 +53,16 @@ _FONTS = {
     "rm",
     "mathcal",
 }
+_STOPS = (".", ",", ";")
+_CLOSINGS = 8  # closing signs that may stand behind an equation
 _FRACTIONS = {"frac", "dfrac", "tfrac", "nicefrac"}
 _FUNCTIONS = {"max": "Max", "min": "Min"}
 _BRACKETS = {"⌊": "floor", "⌈": "ceiling", "lfloor": "floor", "lceil": "ceiling"}
 _WORD = re.compile(r"[A-Za-z]+")
+_FLOAT = re.compile(r"\.[0-9]|[eE][+-]?[0-9]")
+_CLOSING = re.compile(
+    r"(?:\\[\])]|\$|\\(?:end|label|tag)\s*\{[^{}]*\}|\\(?:nonumber|notag)|\\\\|\\[,;!: ])\Z"
+)
 _DIGITS = re.compile(r"[0-9]+(?:,[0-9]{3})*(?![0-9])|[0-9]+")
 
 
@@ -55,7 +72,18 @@ def lexed(text: str) -> list[Token]:
         raise FormulaError(
             f"a claim of {len(text):,} characters; at most {MAX_LENGTH:,} are read\n{caret(text, MAX_LENGTH)}"
         )
-    return _Lexer(text).run(len(text))
+    return _Lexer(text).run(_end(text))
+
+
+def _end(text: str) -> int:
+    """Where the equation ends: before the full stop of a sentence, which may stand before closing signs."""
+    tail = text.rstrip()
+    for _ in range(_CLOSINGS):
+        closing = _CLOSING.search(tail)
+        if closing is None:
+            break
+        tail = tail[: closing.start()].rstrip()
+    return len(tail) - 1 if tail.endswith(_STOPS) else len(tail)
 
 
 class _Lexer:
@@ -80,6 +108,9 @@ class _Lexer:
             self.command()
         elif character.isascii() and character.isalpha():
             self.name()
+        elif character in _LETTERS:
+            self.at += 1
+            self.subscripted(_LETTERS[character], at)
         elif "⁰" <= character <= "⁹" or character in "²³¹":
             self.raised()
         elif character in "⌊⌈":
@@ -91,6 +122,8 @@ class _Lexer:
             self.at += 1
         elif self.text.startswith("**", at):
             self.emit("sign", "**", at)
+            self.at += 2
+        elif self.text.startswith("{}", at):
             self.at += 2
         elif character in "{}":
             self.emit("sign", "(" if character == "{" else ")", at)
@@ -108,6 +141,8 @@ class _Lexer:
         found = _DIGITS.match(self.text, self.at)
         assert found is not None
         whole = found[0].partition(",")[0] if self.called else found[0]  # Max(1,234) has two arguments
+        if _FLOAT.match(self.text, self.at + len(whole)):
+            self.fail("only exact numbers: write 3/2 for 1.5 and 10**9 for 1e9", self.at + len(whole))
         self.emit("number", whole.replace(",", ""), self.at)
         self.at += len(whole)
 
@@ -204,6 +239,10 @@ class _Lexer:
             self.emit("sign", ")", at)
         elif word == "ell":
             self.subscripted("l", at)
+        elif word in _GREEK:
+            self.subscripted(word, at)
+        elif word in _DROPPED:
+            self.group(at)
         elif word in _COMMANDS:
             self.emit("sign", _COMMANDS[word], at)
         elif word not in _IGNORED:

@@ -260,7 +260,8 @@ class Names:
         for word, (how, _, name) in sorted(self.used.items()):
             held = self.held.get(name, ("", name))[1]
             if how == "count":
-                found[word] = MEANINGS.get(str(held) or choice, "a sixth of what a token costs beside attention")
+                told = str(held) or choice
+                found[word] = MEANINGS.get(told, "a sixth of what a token costs beside attention")
             elif how != "own":
                 found[word] = held if isinstance(held, str) else to_text(held)
         return found

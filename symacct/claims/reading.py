@@ -88,8 +88,7 @@ def _parsed(text: str, tokens: list[Token], names: Names) -> Expr:
         else:
             known += [("name", name, place) for name, place in names.pieces(text, word, at)]
     tail = next((i for i, token in enumerate(known) if token[0] == "bad"), None)
-    if tail is None:
-        known = _multiplied(text, known)
+    known = _multiplied(text, known[:tail]) + ([] if tail is None else known[tail:])
     return parse_tokens(
         text, [("name" if kind == "function" else kind, word, at) for kind, word, at in known]
     )

@@ -124,7 +124,8 @@ def counted(answer: Answer, found: Tokens) -> Text:
     near = found.near
     bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, near.numbers))
     limit = Math(f"{spelled(near.length.name)} < N'/({times('n', near.width).latex})")
-    return spans(text, short, f" alone is within {bounds} % of the step while ", limit, f" for n = {numbers}.")
+    where = f" alone is within {bounds} % of the step while "
+    return spans(text, short, where, limit, f" for n = {numbers}.")
 
 
 def _beyond(answer: Answer, expr: Expr, other: Expr) -> tuple[sp.Integer, Expr] | None:

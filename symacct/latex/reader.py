@@ -20,6 +20,7 @@ import sympy as sp
 
 from symacct.errors import FormulaError
 from symacct.expressions import parse, to_text
+from symacct.formula_reader import caret
 
 Expr = sp.Expr
 _MAX_LENGTH = 40_000
@@ -188,6 +189,4 @@ class _Reader:
         return made
 
     def fail(self, message: str) -> NoReturn:
-        begin = max(0, self.at - 36)
-        shown = re.sub(r"[^ -~]", "?", self.text[begin : begin + 72])
-        raise FormulaError(f"{message}\n  {shown}\n  {' ' * (self.at - begin)}^")
+        raise FormulaError(f"{message}\n{caret(self.text, self.at)}")
