@@ -1,4 +1,4 @@
-"""Claims about a model whose sizes have a paper's names: gpt2 renamed. The truths are those of gpt2's own names."""
+"""Claims about gpt2 with its sizes under the names of papers: what is true under its own names is so here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_usual_relations_hold_under_any_names(claim, names):
 
 def test_the_width_of_a_head_is_a_quotient_under_any_names():
     for name in ("d_h", "Q"):  # Chowdhery et al. 2022, appendix B
-        found = check("C/D = 6N_{matmul} + 12LH%sT" % name)
+        found = check(f"C/D = 6N_{{matmul}} + 12LH{name}T")
         assert (found.verdict, found.names[name]) == ("equal", "d_model/n_head")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -29,12 +29,16 @@ def coefficients(expr: Expr) -> dict[Expr, Expr]:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The derived formula, the claim, the parts of the derived one, and what the claim's N adds."""
+    """The derived formula, the claim, the parts of the derived one, and what the claim's N adds.
+
+    `like` gives what a monomial is taken for, if asked with the width of an MLP for the model's.
+    """
 
     derived: dict[Expr, Expr]
     claimed: dict[Expr, Expr]
     parts: Sequence[tuple[Part, dict[Expr, Expr]]]
     counted: Sequence[tuple[Part, dict[Expr, Expr]]] = ()
+    like: Callable[[Expr, bool], Expr] = lambda body, wide: body
 
     def terms(self) -> tuple[Term, ...]:
         """Every monomial in which the two differ, with the places that fit, larger degrees first."""
@@ -51,16 +55,22 @@ class Attribution:
     def _swaps(self, bodies: Iterable[Expr]) -> dict[Expr, Expr]:
         """What was left out, with what stands in its place: as many of a term nearly the same."""
         missing = [b for b in bodies if self._left(b) > 0]
-        extra = [b for b in bodies if self._left(b) < 0]
+        told = {body for _, terms in self.counted for body in terms}  # by what the claim's N counts
+        extra = [b for b in bodies if self._left(b) < 0 and b not in told]
         found: dict[Expr, Expr] = {}
-        pairs = sorted(((_distance(m, e), str(m), m, e) for m in missing for e in extra), key=lambda p: p[:2])
-        for distance, _, one, other in pairs:
+        pairs = [(self._apart(m, e), str(m), m, e) for m in missing for e in extra]
+        for distance, _, one, other in sorted(pairs, key=lambda p: p[:2]):
             near = distance <= min(_NEAR, _shared(one, other)) and (
                 distance <= 1 or _degree(one) == _degree(other)
             )
             if near and one not in found and other not in found and self._left(one) == -self._left(other):
                 found[one], found[other] = other, one
         return found
+
+    def _apart(self, one: Expr, other: Expr) -> Expr:
+        """By how many powers two terms differ, none where a usual relation takes one for the other."""
+        alike = self.like(one, False) == self.like(other, False)
+        return sp.Integer(0) if alike else _distance(one, other)
 
     def _attributed(self, body: Expr, instead: Expr | None) -> list[Term]:
         left = self._left(body)
@@ -80,12 +90,16 @@ class Attribution:
                 Term(_share(left, n, len(added)) * body, kind, p.module, p.op, p.where, p.meaning)
                 for p, n in _fitting(left, added)
             ]
-        note = ""
+        notes: dict[Part, str] = {}
         if instead is not None and left > 0:
-            note = f"the claim has {_spelled(left, instead)} here; "
-        elif not holding and left < 0:
-            holding, near = self._nearest(body)
-            note = f"the model has {near} here; " if near else ""
+            notes = {part: f"the claim has {_spelled(left, instead)} here; " for part, _ in holding}
+        elif not holding:
+            taken = "the claim subtracts it; " if left > 0 else ""
+            near = self._nearest(body, abs(left))
+            holding = [(part, number) for part, _, number in near]
+            notes = {
+                part: f"{taken}the model has {_spelled(sp.S.One, other)} here; " for part, other, _ in near
+            }
         chosen = _fitting(left, holding)
         if (
             len(self.derived) == 1 and body.is_number and len(chosen) > 1
@@ -101,7 +115,7 @@ class Attribution:
                 p.module,
                 p.op,
                 p.where,
-                f"{one_of}{note}{p.meaning}",
+                f"{one_of}{notes.get(p, '')}{p.meaning}",
             )
             for p, number in chosen
         ]
@@ -112,19 +126,24 @@ class Attribution:
     def _alternatives(self, left: Expr, chosen: Sequence[tuple[Part, Expr]]) -> bool:
         return abs(sum(number for _, number in chosen)) != abs(left)
 
-    def _nearest(self, body: Expr) -> tuple[list[tuple[Part, Expr]], str]:
-        """The parts whose terms differ least from a term that the model does not have."""
-        ranked = [
-            (_distance(body, other), part, other, number)
-            for part, terms in self.parts
-            for other, number in terms.items()
+    def _nearest(self, body: Expr, left: Expr) -> list[tuple[Part, Expr, Expr]]:
+        """The parts whose terms differ least from a term that the model does not have, and those terms.
+
+        First what a usual relation takes for it, then what has all its sizes, then what is wrong itself.
+        """
+        every = [(p, other, number) for p, terms in self.parts for other, number in terms.items()]
+        for wide in (False, True):
+            alike = [row for row in every if self.like(row[1], wide) == self.like(body, False)]
+            if alike and (wide or sum(number for _, _, number in alike) >= left):
+                return alike
+        ranks = [
+            (_distance(body, other), _lacking(body, other), self._left(other) == 0) for _, other, _ in every
         ]
-        least = min((rank[0] for rank in ranked), default=_NEAR + 1)
-        if least > _NEAR:
-            return [], ""
-        best = [rank for rank in ranked if rank[0] == least]
-        found = {part: number for _, part, _, number in reversed(best)}
-        return list(reversed(found.items())), _spelled(sp.Integer(1), best[0][2])
+        least = min(ranks, default=(_NEAR + 1,))
+        if least[0] > _NEAR:
+            return []
+        found = {row[0]: row for row, rank in zip(every, ranks, strict=True) if rank == least}
+        return list(found.values())
 
 
 def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Part, Expr]]:
@@ -173,6 +192,12 @@ def _distance(one: Expr, other: Expr) -> Expr:
     mine, its = one.as_powers_dict(), other.as_powers_dict()
     gaps = [mine.get(b, 0) - its.get(b, 0) for b in {**mine, **its} if b.free_symbols]
     return max(sum(g for g in gaps if g > 0), -sum(g for g in gaps if g < 0))
+
+
+def _lacking(body: Expr, other: Expr) -> Expr:
+    """How many powers of a monomial another one does not have."""
+    its = other.as_powers_dict()
+    return sum(max(power - its.get(b, 0), 0) for b, power in body.as_powers_dict().items() if b.free_symbols)
 
 
 def _shared(one: Expr, other: Expr) -> Expr:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 
 import sympy as sp
@@ -233,17 +233,25 @@ def _in_sizes(usual: str, graph: Graph) -> str:
     return re.sub(r"[A-Za-z]\w*", lambda found: str(names[found[0]]), usual)
 
 
-def likened(graph: Graph, body: Expr, wide: bool) -> Expr:
-    """A monomial without its number under the usual relations: alike are terms that people take for one another.
+def likened(graph: Graph) -> Callable[[Expr, bool], Expr]:
+    """A monomial without its number under the usual relations: people take terms that are alike for each other.
 
-    `wide` says whether the width of an MLP is taken for the model's as well.
+    The second argument says whether the width of an MLP is taken for the model's as well.
     """
+    table = []
     for usual in sorted(_USUAL, key=lambda text: (text != "f = 4*d", text == "d = h*d_h")):
-        text = _in_sizes(usual, graph) if wide or usual != "f = 4*d" else ""
-        if text:
-            name, _, told = text.partition("=")
-            body = body.xreplace({symbol(name.strip()): parse(told.strip(), graph.symbols)})
-    return body.as_coeff_Mul()[1]
+        name, _, told = (part.strip() for part in _in_sizes(usual, graph).partition("="))
+        if told:
+            table.append((usual == "f = 4*d", symbol(name), parse(told, graph.symbols)))
+
+    @cache
+    def like(body: Expr, wide: bool) -> Expr:
+        for widths, name, told in table:
+            if wide or not widths:
+                body = body.xreplace({name: told})
+        return body.as_coeff_Mul()[1]
+
+    return like
 
 
 def replaced(expr: Expr, table: Mapping[sp.Symbol, Expr]) -> Expr:

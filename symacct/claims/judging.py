@@ -51,7 +51,7 @@ def check(
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
     setting = Setting(ledger, read(claim, names), tuple(plain_given))
-    return replace(_Judge(setting, orders, asked.sizes).verdict(), names=names.told(setting.base.choice))
+    return _Judge(setting, orders, asked.sizes, names).verdict()
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class _Judge:
     setting: Setting
     orders: list[str]
     sizes: Mapping[str, int]
+    names: Names
 
     def verdict(self) -> Verdict:
         base = self.setting.base
@@ -77,9 +78,10 @@ class _Judge:
         found = self._made("equal-under", case, conditions=self._conditions(case))
         if not case.switches and not case.named:
             return found
-        return replace(
-            found, terms=terms(self.setting, replace(self.setting.base, supposed=case.supposed), case)
-        )
+        told = terms(self.setting, replace(self.setting.base, supposed=case.supposed), case)
+        asked = MEANINGS[self.setting.base.choice] if self.setting.claim.speaks_of_n else ""
+        note = "the terms say what differs as the counting was asked for" + f", N being {asked}" * bool(asked)
+        return replace(found, terms=told, notes=(note,) if told else ())
 
     def _at_known_sizes(self) -> Verdict | None:
         """Equal at the numbers that the sizes have: those count as given where nothing less is enough."""
@@ -274,13 +276,15 @@ class _Judge:
         """Another N by which the claim would hold to leading order."""
         if not self.setting.claim.speaks_of_n:
             return []
+        counts, graph = self.setting.counts, self.setting.ledger.graph
+        regime = stated(self.orders, graph, self.setting.relations(base.supposed).replaced)
         for choice in MEANINGS:
-            if choice == base.choice or choice not in self.setting.counts:
+            if counts.get(choice, counts[base.choice]) == counts[base.choice]:
                 continue
             case = replace(base, choice=choice)
             derived, claim = self.setting.sides(case)
             if not self._wrong_number(case, derived, claim) and any(
-                r.leads(derived, claim) for r in usual(self.setting.ledger.graph)[:1]
+                r.leads(derived, claim) for r in ([regime] if regime else usual(graph)[:1])
             ):
                 return [f"with N = {MEANINGS[choice]} the claim is the leading order"]
         return []
@@ -321,4 +325,5 @@ class _Judge:
             derived,
             canonical(derived - claim),
             conditions,
+            names=self.names.told(case.choice),
         )

@@ -287,7 +287,7 @@ class Names:
 
 
 def size_of(concept: str, graph: Graph) -> str | None:
-    """The size of a model that a name of the glossary speaks of: by its name, other names of it, a meaning."""
+    """The size of a model that a name of the glossary speaks of: by its name, another one, or a meaning."""
     if concept in graph.symbols:
         return concept
     named = [n for n in graph.symbols if _CONCEPT.get(n) == concept]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy as sp
 
 from symacct.claims.attribution import Attribution, coefficients
-from symacct.claims.cases import Case, Setting
+from symacct.claims.cases import Case, Setting, likened
 from symacct.claims.parts import Part, idle_parts, parts_of, unrepeated_parts
 from symacct.claims.verdict import Term
 
@@ -25,7 +25,7 @@ def terms(setting: Setting, case: Case, proved_in: Case | None = None) -> tuple[
         known = {(part.module, part.where) for part, _ in parts}
         others = _parts(setting, proved_in)
         counted += [(part, found) for part, found in others if (part.module, part.where) not in known]
-    return Attribution(mine, its, parts, counted).terms()
+    return Attribution(mine, its, parts, counted, likened(setting.ledger.graph)).terms()
 
 
 def _counted(setting: Setting, case: Case) -> Weighed:

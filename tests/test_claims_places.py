@@ -1,0 +1,108 @@
+"""Where a wrong formula is wrong: the places of its terms, counted by hand from the model files."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import sympy as sp
+
+from symacct.api import derive
+from symacct.expressions import parse
+
+LLAMA = "2Vd + d + L(2d + 2d·d_h(h + h_kv) + 3df)"  # the weights of examples/llama.py, no biases
+PRODUCTS = "2BTVd + 4BLT²h·d_h + 4BLTd·d_h(h + h_kv) + 6BLTdf"
+
+
+@cache
+def ledger(name):
+    return derive(name)
+
+
+def check(target, claim, **options):
+    return ledger(target).check(claim, **options)
+
+
+def places(found, kind=""):
+    return {term.module for term in found.terms if kind in ("", term.kind)}
+
+
+def test_the_claims_that_are_made_wrong_here_are_right():
+    assert check("llama", f"params = {LLAMA}").verdict == "equal"
+    assert check("llama", f"forward = {PRODUCTS}").verdict == "equal"
+
+
+# The width of the model for that of all heads: the places are those of heads, never an MLP or a norm.
+
+
+@pytest.mark.parametrize(
+    ("claim", "missing", "extra"),
+    [
+        (PRODUCTS.replace("4BLT²h·d_h", "4BLT²d"), {"blocks.*.attn"}, set()),
+        (
+            PRODUCTS.replace("4BLTd·d_h(h + h_kv)", "4BLTd² + 4BLTd·d_h·h_kv"),
+            {"blocks.*.attn.q", "blocks.*.attn.o"},
+            set(),
+        ),
+    ],
+)
+def test_a_width_put_for_heads_is_told_with_the_heads(claim, missing, extra):
+    found = check("llama", f"forward = {claim}")
+    assert (found.verdict, places(found, "missing"), places(found, "extra")) == ("refuted", missing, extra)
+    assert all("the claim has" in term.meaning for term in found.terms)
+
+
+def test_a_width_put_for_heads_beside_n_is_told_with_the_heads():
+    found = check("llama", "C = 6ND + 12LBT²d")
+    assert places(found, "missing") == {"blocks.*.attn"}
+    # What N counts and no product uses: the norms, and the table that is only looked up.
+    norms = {"blocks.*.norm1", "blocks.*.norm2", "norm"}
+    assert places(found) == {"blocks.*.attn", "embed", *norms}
+
+
+def test_a_square_of_the_width_belongs_to_matrices():
+    found = check("llama", "params = 12 L d^2")
+    square = parse("L*d**2")
+    at = {term.module for term in found.terms if sp.cancel(term.term / square).is_number}
+    attention = {f"blocks.*.attn.{name}" for name in "qkvo"}
+    assert at == attention | {f"blocks.*.mlp.{name}" for name in ("gate", "up", "down")}
+
+
+def test_a_bias_too_many_belongs_to_what_has_its_width():
+    found = check("llama", f"params = {LLAMA} + 2Lf")
+    at = places(found, "extra")
+    assert {"blocks.*.mlp.gate", "blocks.*.mlp.up"} <= at
+    assert at <= {f"blocks.*.mlp.{name}" for name in ("gate", "up", "down")}  # down takes f values too
+
+
+def test_what_n_counts_is_not_told_as_put_for_another_term():
+    found = check("gpt2", "C = 6 N D + 6 L B T^2 d")
+    assert found.verdict == "equal-under"
+    assert found.names["N"] == "parameters used in products"  # as the condition says, not "all"
+    assert not any("the claim has" in term.meaning for term in found.terms)
+    assert ("wpe", parse("-6*B*T**2*d")) in {(term.module, term.term) for term in found.terms}
+    # Asked for: whole attention, 12·B·L·T²·d, and all parameters; products use V·d + L(4d² + 2df) of them.
+    idle = "T*d + L*(4*d + 3*d + d + d + f) + 2*d"
+    whole = sp.expand(parse("6*B*L*T**2*d") - 6 * parse("B*T") * parse(idle))
+    assert sp.expand(sum(term.term for term in found.terms) - whole) == 0
+
+
+def test_a_term_that_is_taken_off_wrongly_has_a_place():
+    found = check("gpt2", "forward = 2BTVd + 24BLTd² + 2BLT(T-1)d")
+    (extra,) = [term for term in found.terms if term.kind == "extra"]
+    assert (extra.module, extra.term) == ("blocks.*.attn", parse("2*B*L*T*d"))
+    assert "subtracts" in extra.meaning
+    assert places(found) == {"blocks.*.attn"}
+
+
+# Another N
+
+
+def test_the_note_on_another_n_speaks_of_another_number_in_the_stated_regime():
+    found = check("gpt2", "C = 6ND", given=["B << T"])  # long inputs: attention leads, whatever N is
+    assert found.verdict == "refuted"
+    assert not any("leading order" in note for note in found.notes)
+    # Of gpt2 all parameters are trainable and active, so no note may tell them apart.
+    assert not any("with N = trainable" in n for n in check("gpt2", "C = 7ND").notes)
+    active = check("mixtral", "C = 6ND")
+    assert any("work on one token" in n for n in (*active.notes, *active.conditions))
