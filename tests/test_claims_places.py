@@ -8,7 +8,8 @@ import pytest
 import sympy as sp
 
 from symacct.api import derive
-from symacct.expressions import parse
+from symacct.claims.rounding import rounded_up
+from symacct.expressions import evaluate, parse
 
 LLAMA = "2Vd + d + L(2d + 2d·d_h(h + h_kv) + 3df)"  # the weights of examples/llama.py, no biases
 PRODUCTS = "2BTVd + 4BLT²h·d_h + 4BLTd·d_h(h + h_kv) + 6BLTdf"
@@ -106,3 +107,51 @@ def test_the_note_on_another_n_speaks_of_another_number_in_the_stated_regime():
     assert not any("with N = trainable" in n for n in check("gpt2", "C = 7ND").notes)
     active = check("mixtral", "C = 6ND")
     assert any("work on one token" in n for n in (*active.notes, *active.conditions))
+
+
+# Rounded sizes
+
+STEM = parse("294*B*w*ceiling(H/2)*ceiling(W/2)")  # 7 × 7 × 3 taps, 2 FLOPs each, stride 2
+
+
+@pytest.mark.parametrize(
+    ("claim", "off"),
+    [
+        ("flops.step = 3·flops.forward - 2·294·B·w·⌈H/2⌉·⌈W/2⌉", STEM),  # the images need no gradient
+        ("flops.step = 3·flops.forward - 294·B·w·⌊(H+1)/2⌋·(⌊(W-1)/2⌋ + 1)", sp.Integer(0)),
+        ("forward = flops.forward - 294·B·w·⌈H/2⌉·⌈W/2⌉ + 294·B·w·H·W", STEM - parse("294*B*w*H*W")),
+    ],
+)
+def test_roundings_of_two_spellings_cancel(claim, off):
+    found = check("resnet50", claim)
+    assert found.difference == off
+    assert places(found) == ({"stem.0"} if off else set())
+    assert len(found.terms) <= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "floor((H + 1)/2)",
+        "floor((floor((H - 1)/2) + 1)/2) + 1",
+        "ceiling(ceiling(H/2)/3)",
+        "floor((5*H - 1)/3)*Mod(H + 2, 3)",
+        "H - 2*floor(H/2) - ceiling((H - 3)/2)",
+    ],
+)
+def test_the_form_of_rounded_sizes_has_the_same_values(text):
+    given = parse(text, ["H"])
+    one_form = rounded_up(given)
+    assert [evaluate(one_form, {"H": n}) for n in range(1, 60)] == [
+        evaluate(given, {"H": n}) for n in range(1, 60)
+    ]
+
+
+def test_equal_roundings_have_one_form():
+    same = [
+        "ceiling(H/2)",
+        "floor((H + 1)/2)",
+        "floor((H - 1)/2) + 1",
+        "floor((H - 3)/2) + 2",
+    ]
+    assert {rounded_up(parse(text, ["H"])) for text in same} == {parse("ceiling(H/2)", ["H"])}

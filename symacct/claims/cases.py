@@ -14,6 +14,7 @@ from symacct.account import Ledger
 from symacct.claims.counted import MEANINGS, PER_TOKEN, counts
 from symacct.claims.names import size_of
 from symacct.claims.reading import Claim
+from symacct.claims.rounding import rounded_up
 from symacct.conventions import CHOICES, NAMED, Convention
 from symacct.domain import Domain
 from symacct.errors import TraceError
@@ -87,7 +88,7 @@ class Setting:
         """An expression of the ledger under the relations and the domain, multiplied out."""
         known = self.relations(supposed)
         domain = Domain(self.ledger.domain.names, (*self.ledger.graph.assumptions, *known.conditions))
-        return canonical(domain.rewrite(replaced(expr, known.replaced)))
+        return rounded_up(canonical(domain.rewrite(replaced(expr, known.replaced))))
 
     def raw(self, case: Case) -> tuple[Expr, Expr]:
         """Both sides in the model's sizes."""
@@ -234,7 +235,7 @@ def _in_sizes(usual: str, graph: Graph) -> str:
 
 
 def likened(graph: Graph) -> Callable[[Expr, bool], Expr]:
-    """A monomial without its number under the usual relations: people take terms that are alike for each other.
+    """A monomial without its number under the usual relations: people take terms that are alike for others.
 
     The second argument says whether the width of an MLP is taken for the model's as well.
     """
