@@ -60,6 +60,20 @@ def bounded(derived: Expr, claim: Expr, kept: Expr, orders: Sequence[Order]) -> 
     return sp.expand(total)
 
 
+def kept(whole: Expr, orders: Sequence[Order]) -> Expr:
+    """A formula without the terms that the orders prove small beside the rest of it."""
+    terms = coefficients(whole)
+    plain = not any(side.is_Add for order in orders for side in order)
+    if not plain or len(terms) > _TERMS or len(orders) > _ORDERS or any(n < 0 for n in terms.values()):
+        return whole
+
+    def small(body: Expr, beside: Mapping[Expr, Expr]) -> bool:
+        return any(_multiples(body, terms[body], {b: n for b, n in beside.items() if b != body}, orders))
+
+    largest = {body: number for body, number in terms.items() if not small(body, terms)}
+    return sp.Add(*(n * body for body, n in terms.items() if body in largest or not small(body, largest)))
+
+
 def lacking(derived: Expr, claim: Expr, kept: Expr, orders: Sequence[Order]) -> tuple[Order, ...]:
     """Orders that a bound takes beyond those stated: of each dropped term that they leave unbounded, one."""
     leading, found = coefficients(kept), dict[Order, None]()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from symacct.cli.options import answer_of, debug, formats, priced, sized, traced, trained
+
+if TYPE_CHECKING:
+    from symacct.report.answer import Answer
+    from symacct.report.grids import Page
+
+_ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
 
 
 @click.command()
@@ -26,16 +33,41 @@ def derive(target: str, form: str, by: tuple[str, ...], **options: Any) -> int:
     from symacct.report.derived import as_json, as_text
 
     keys = keys_of(by)
-    answer = answer_of(target, options)
+    orders = [text for text in options["given"] if _ORDER.search(text)]
+    if orders and form not in ("text", "json"):
+        raise click.UsageError(f"--given {orders[0]!r}: orders are for --format text and json, and check")
+    answer = answer_of(target, options | {"given": tuple(t for t in options["given"] if t not in orders)})
     if form == "text":
         from symacct.report.grids import Page
 
         with Page() as page:
             as_text(answer, page, keys)
+            if orders:
+                page.line()
+                _to_leading_order(answer, orders, page)
     elif form == "json":
-        click.echo(as_json(answer, keys))
+        click.echo(as_json(answer, keys, _leading(answer, orders) if orders else None))
     else:
         from symacct.latex import short_markdown, short_tex
 
         click.echo((short_tex if form == "latex" else short_markdown)(answer, keys), nl=False)
     return 0
+
+
+def _to_leading_order(answer: Answer, orders: list[str], page: Page) -> None:
+    from symacct.claims.dropped import leading, table
+
+    page.grid(table(answer, leading(answer, orders), orders), heading=False)
+
+
+def _leading(answer: Answer, orders: list[str]) -> dict[str, Any]:
+    """By key, what the orders leave of a formula, what is dropped and the bound."""
+    from symacct.claims.dropped import leading
+    from symacct.expressions import to_text
+
+    found = leading(answer, orders)
+    rows = {
+        one.key: {"kept": to_text(one.kept), "dropped": to_text(one.rest), "bound": one.bound}
+        for one in found
+    }
+    return {"orders": orders, "leading": rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symacct.expressions import to_text
@@ -42,8 +42,8 @@ def as_markdown(answer: Answer, by: Sequence[str] = ()) -> str:
     return "\n".join([*lines, markdown(totals(answer)), "", markdown(table(answer, by))])
 
 
-def as_json(answer: Answer, by: Sequence[str] = ()) -> str:
-    """One object with the contract's keys; `by` only when it was asked for."""
+def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | None = None) -> str:
+    """One object with the contract's keys and `more`; `by` only when it was asked for."""
     graph = answer.ledger.graph
     found: dict[str, Any] = {
         "target": graph.target,
@@ -72,7 +72,7 @@ def as_json(answer: Answer, by: Sequence[str] = ()) -> str:
             | _valued(answer, part.total)
             for part in parts_by(answer, by)
         ]
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    return json.dumps(found | dict(more or {}), indent=2, ensure_ascii=False)
 
 
 def table(answer: Answer, by: Sequence[str]) -> Grid:

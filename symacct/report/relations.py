@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -77,6 +78,8 @@ def relations(texts: Iterable[str], names: Collection[str]) -> Relations:
             made = _dividing(_meaning(made, sides, heads), *(side.xreplace(heads) for side in sides))
             continue
         left, sign, right = text.replace("==", "=").partition("=")
+        if not sign and re.search(r"<<|>>|≪|≫", text):
+            raise SizeError(f"--given {text!r}: an order is for derive and check, and for nothing else")
         if not sign or "=" in right:
             raise SizeError(
                 f"--given {text!r}: write an equality, as in 'f=4*d', or a divisibility, as in 'h | d'"
