@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from symacct.account import Ledger
+from symacct.api import derive
 from symacct.conventions import convention
 from symacct.errors import FormulaError
 from symacct.storage import loads
@@ -36,6 +37,7 @@ def check(claim, **options):
     return ledger().check(claim, **options)
 
 
+FIXED = "%s → ∞, the other sizes fixed"
 EQ_7 = r"\mathrm{FLOPs} = 72 B L s h^2\left(1+\frac{s}{6h}+\frac{V}{12Lh}\right)"
 
 
@@ -64,3 +66,13 @@ def test_an_ambiguous_h_is_asked_for_under_any_names():
     with pytest.raises(FormulaError, match="--map a=n_head,h=d_model"):
         check("forward = 4 B T d h a")
     assert check("forward = 24BLTd² + 4BLT²d + 2BTVd + h - h").proved  # no foreign letter: h is the heads
+
+
+def test_leading_orders_are_those_of_gpt2():
+    found, own = check("params = 12 L d^2"), derive("gpt2").check("params = 12 L d^2")
+    assert (found.verdict, found.conditions) == (
+        "leading-order",
+        ("d_ff = 4*d_model", FIXED % "d_model, d_ff"),
+    )
+    assert (own.verdict, own.conditions) == ("leading-order", ("f = 4*d", FIXED % "d, f"))
+    assert check("params = V d").verdict == derive("gpt2").check("params = V d").verdict == "refuted"

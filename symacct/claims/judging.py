@@ -196,7 +196,7 @@ class _Judge:
         why = f"it takes {missing} as well" if missing else "no bound follows from them"
         return (
             f"{regime.text} alone {'do' if len(regime.orders) > 1 else 'does'} not bound the error: {why}",
-            f"{regime.text} in that {regime.growing}, the other sizes fixed",
+            f"{regime.text} with {regime.growing}, the other sizes fixed",
         )
 
     def _wrong_number(self, case: Case, derived: Expr, claim: Expr) -> bool:

@@ -10,6 +10,7 @@ from math import comb
 import sympy as sp
 
 from symacct.claims.attribution import coefficients
+from symacct.claims.names import size_of
 from symacct.domination import undominated
 from symacct.errors import SizeError
 from symacct.expressions import canonical, parse
@@ -104,7 +105,7 @@ def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Exp
             growing = large.free_symbols - small.free_symbols
             if growing & _widths(graph):
                 growing |= _widths(graph) - small_ones
-            weights = weights | {s: weights.get(s, 0) + 1 for s in growing}
+            weights = weights | {s: weights.get(s, 0) + 1 for s in growing - set(replaced)}
     raise SizeError(f"--given {', '.join(repr(t) for t in orders)}: these orders cannot all hold")
 
 
@@ -134,7 +135,8 @@ def usual(graph: Graph, singles: bool = True) -> list[Regime]:
     lengths = [s for s in names if s in reading.data - reading.batch]
     depth = [s for s in names if s in reading.depth]
     groups = [widths, [*widths, *depth], lengths, depth]
-    rest = [s for s in names if s not in reading.batch and s.name not in ("V", "C", "h", "h_kv", "E", "k")]
+    kept = {size_of(concept, graph) for concept in ("V", "C", "h", "h_kv", "E", "k")}
+    rest = [s for s in names if s not in reading.batch and s.name not in kept]
     single = [[s] for s in rest if singles or not widths]
     found: dict[frozenset[sp.Symbol], Regime] = {}
     for group in [*groups, *single]:
@@ -147,10 +149,11 @@ def usual(graph: Graph, singles: bool = True) -> list[Regime]:
 
 
 def _widths(graph: Graph) -> set[sp.Symbol]:
+    known = {size_of(concept, graph) for concept in ("d", "f")}
     named = {
         symbol(name)
         for name, info in graph.symbols.items()
-        if name in ("d", "f") or name.startswith("d_") or "width" in info.meaning or "hidden" in info.meaning
+        if name in known or name.startswith("d_") or "width" in info.meaning or "hidden" in info.meaning
     }
     return named - reading_of(graph).data
 
