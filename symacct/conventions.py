@@ -96,6 +96,7 @@ def convention(name: str | None = None, **switches: str | None) -> Convention:
     for switch, value in changed.items():
         if switch not in CHOICES:
             raise SizeError(f"no switch {switch!r}; there are {', '.join(CHOICES)}")
+        value = changed[switch] = next((c for c in CHOICES[switch] if c.lower() == value.lower()), value)
         if value not in CHOICES[switch]:
             raise SizeError(f"{switch} = {value!r}: choose from {', '.join(CHOICES[switch])}")
     made = NAMED[key]

@@ -63,6 +63,9 @@ def _difference(key: str, a: Expr, b: Expr, sizes: list[sp.Symbol]) -> Differenc
     more, less = _apart(_without_common(rest))
     if (less == 0 or more == 0) and not rest.has(*_FUNCTIONS):  # a floor may be 0 or less
         return Difference(key, a, b, rest, "more" if less == 0 else "less")
+    sign = _from_one(more - less)
+    if sign:
+        return Difference(key, a, b, rest, "more" if sign > 0 else "less")
     return Difference(key, a, b, rest, "depends", more, less, crossover(more - less, sizes))
 
 
@@ -89,6 +92,14 @@ def _apart(expr: Expr) -> tuple[Expr, Expr]:
     parts = sp.Add.make_args(expr)
     more = [part for part in parts if part.as_coeff_Mul()[0] > 0]
     return sp.Add(*more), sp.Add(*(-part for part in parts if part not in more))
+
+
+def _from_one(expr: Expr) -> int:
+    """1 or −1 where that is the sign at all sizes, which are at least 1; 0 where that is not plain."""
+    if expr.has(*_FUNCTIONS) or not expr.is_polynomial(*expr.free_symbols):
+        return 0
+    moved = sp.expand(expr.xreplace({size: size + 1 for size in expr.free_symbols}))
+    return (_sign(moved) or 0) if moved.as_coeff_Add()[0] != 0 else 0
 
 
 def crossover(expr: Expr, sizes: Iterable[sp.Symbol]) -> Crossover | None:

@@ -52,6 +52,12 @@ GLOSSARY: dict[str, Meaning] = {
     )
 }
 
+_SMALL = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi "
+    "chi psi omega"
+)
+GREEK = frozenset((*_SMALL.split(), *"Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split()))
+LETTERS = dict(zip("αβγδεζηθικλμνξπρστυφχψω", _SMALL.split(), strict=True))
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _INDEX = re.compile(r"i[0-9]+\Z")
 
@@ -74,7 +80,7 @@ def latex_name(name: str) -> str:
     if name in GLOSSARY:
         return GLOSSARY[name].latex
     head, _, tail = name.partition("_")
-    base = head if len(head) == 1 else rf"\mathrm{{{head}}}"
+    base = head if len(head) == 1 else f"\\{head}" if head in GREEK else rf"\mathrm{{{head}}}"
     if not tail:
         return base
     sub = tail.replace("_", r"\_")

@@ -10,9 +10,10 @@ from typing import Any
 from symacct.account import Ledger
 from symacct.api import derive
 from symacct.claims import Verdict, check
-from symacct.claims.files import Filed, claims_of
+from symacct.claims.files import VERDICTS, Filed, claims_of, naming
 from symacct.claims.written import in_words
 from symacct.conventions import convention as named
+from symacct.errors import FormulaError
 
 
 def assert_formula(
@@ -31,6 +32,8 @@ def assert_formula(
     >>> assert_formula("gpt2", "flops.step = 3*flops.forward").verdict
     'equal'
     """
+    if verdict is not None and verdict not in VERDICTS:
+        raise FormulaError(f"verdict = {verdict!r}; there are {', '.join(VERDICTS)}")
     ledger = target if isinstance(target, Ledger) else _ledger(str(target))
     if convention is not None or switches:
         ledger = ledger.under(named(convention, **switches))
@@ -44,7 +47,8 @@ def assert_formula(
 def assert_claims(target: Ledger | str | Path, path: str | Path) -> None:
     """Fail unless every claim of a TOML file has the verdict that the file expects of it."""
     for filed in claims_of(Path(path)):
-        assert_filed(target, filed)
+        with naming(filed):
+            assert_filed(target, filed)
 
 
 def assert_filed(target: Ledger | str | Path, filed: Filed) -> Verdict:

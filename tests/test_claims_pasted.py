@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from symacct import cli
 from symacct.account import Ledger
 from symacct.claims import Verdict
 from symacct.claims import check as judged
@@ -13,6 +14,7 @@ from symacct.errors import SymacctError
 from symacct.latex.closed import equations
 from symacct.report.answer import answer
 from symacct.targets import graph_of
+from symacct.testing import assert_claims, assert_formula
 
 
 @cache
@@ -120,3 +122,31 @@ def test_a_long_row_of_closing_signs_is_refused_fast():
     for text in ("\\\\" * 4000, "\\end{" * 1600, "\\end{a}" * 1400):
         with pytest.raises(SymacctError):
             check("gpt2", f"C = 6 N D {text} =")
+
+
+# What is refused says why
+
+
+def test_a_key_that_map_tells_is_no_key():
+    with pytest.raises(SymacctError, match="names none, for --map tells C"):
+        check("gpt2", "C/D = 6*N + 6*L*C*T", "", "C=d")
+
+
+def test_a_claim_of_a_file_that_cannot_be_read_is_named(tmp_path, capsys):
+    path = tmp_path / "paper.toml"
+    path.write_text('[[claim]]\nformula = "backward = 2*forward"\n[[claim]]\nformula = "C = 6*N*q"\n')
+    assert cli.main(["check", "gpt2", "--file", str(path)]) == 2
+    assert f"error: {path}, claim 2: unknown symbol 'q'" in capsys.readouterr().err
+    with pytest.raises(SymacctError, match="claim 2: unknown symbol 'q'"):
+        assert_claims(ledger("gpt2"), path)
+
+
+def test_switches_are_read_in_small_letters_as_on_the_command_line():
+    # 2 FLOPs are one multiply-add: 12·L·d² weights a token and 2·L·T·d of attention, and the head
+    claim = "forward = B*T*(V*d + 12*L*d^2) + 2*B*L*T^2*d"
+    assert assert_formula(ledger("gpt2"), claim, given="f = 4*d", unit="mac").verdict == "equal-under"
+
+
+def test_a_verdict_that_there_is_not_is_no_failed_claim():
+    with pytest.raises(SymacctError, match="'leading'; there are equal, equal-under, leading-order"):
+        assert_formula(ledger("gpt2"), "C = 6*N*D", verdict="leading")

@@ -117,6 +117,14 @@ def test_grouped_queries_save_the_key_and_value_projections():
     assert two.number(step.a) - two.number(step.b) == 12 * 12 * 1024 * (768**2 - 12 * 4 * 64**2)
 
 
+def test_a_crossover_below_every_size_is_none():
+    """One expert with a router is more than no router: 3·E·d·f + E·d > 3·d·f from E = 1 on."""
+    two = pair(of("llama"), of("mixtral"))
+    found = {one.key: one for one in two.differences}
+    for key in ("params.total", "flops.step", "bytes.params"):
+        assert (found[key].verdict, said(two, found[key])) == ("less", "always less")
+
+
 def test_a_model_less_itself_is_nothing():
     for found in pair(of("gpt2"), of("gpt2")).differences:
         assert found.verdict == "equal"

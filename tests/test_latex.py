@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from symacct.account import Ledger, add
 from symacct.claims.judging import check
 from symacct.errors import FormulaError
 from symacct.expressions import Proved, compare, parse
+from symacct.graph import SymbolInfo
 from symacct.latex import appendix, display, document, markdown, short_markdown
 from symacct.latex.blocks import Code, Equations, Math, Table
 from symacct.latex.closed import equation, shown
@@ -180,6 +182,23 @@ def test_broken_latex_and_markdown_read_back(expr):
     broken = " \\\\\n&\\quad ".join(lines(pieces(readable(expr), 60.0), 60.0)) or "0"
     assert same(broken, expr)
     assert same(mathematics(latex(expr)).strip("$"), expr)
+
+
+@pytest.mark.parametrize("name", ["beta", "lambda", "Omega", "mu_x", "sigma_max", "beta1"])
+def test_greek_letters_are_letters(name):
+    written = spelled(name)
+    assert written.startswith(r"\mathrm") == (name == "beta1")
+    assert read(rf"2\,{written}^{{2}}\,d + {written}") == parse(f"2*{name}**2*d + {name}")
+
+
+def test_meanings_that_only_a_name_suggests_are_said_to_be_such():
+    graph = graph_of("mlp")
+    usual = {"B": "batch size", "d": "model width", "f": "feed-forward width", "c": ""}
+    known = {name: SymbolInfo(usual[name], 4) for name in graph.symbols}
+    said = "The model tells no meanings"
+    assert said in document(answer(Ledger(replace(graph, symbols=known))))
+    told = known | {"d": SymbolInfo("pixels", 4)}
+    assert said not in document(answer(Ledger(replace(graph, symbols=told))))
 
 
 @given(st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True).filter(is_name))

@@ -12,13 +12,14 @@ verdict = "leading-order"           # what is expected; without it, a proof is
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from symacct.conventions import CHOICES
-from symacct.errors import FormulaError
+from symacct.errors import FormulaError, SizeError, UnknownSymbol
 
 VERDICTS = ("equal", "equal-under", "leading-order", "refuted", "unsettled")
 _KEYS = {"formula", "source", "given", "map", "at", "convention", "verdict", *CHOICES}
@@ -36,6 +37,16 @@ class Filed:
     convention: str | None = None
     switches: Mapping[str, str] = field(default_factory=dict)
     verdict: str = ""
+    where: str = ""
+
+
+@contextmanager
+def naming(filed: Filed) -> Iterator[None]:
+    """An error about a claim of a file says which claim of which file."""
+    try:
+        yield
+    except (FormulaError, SizeError, UnknownSymbol) as error:
+        raise type(error)(f"{filed.where}: {error}" if filed.where else str(error)) from error
 
 
 def claims_of(path: Path) -> tuple[Filed, ...]:
@@ -79,4 +90,5 @@ def _filed(where: str, row: Mapping[str, Any]) -> Filed:
         row.get("convention"),
         switches,
         row.get("verdict", ""),
+        where,
     )

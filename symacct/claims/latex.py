@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from symacct.errors import FormulaError
 from symacct.formula_reader import Token, caret
+from symacct.symbols import GREEK, LETTERS
 
 MAX_LENGTH = 10_000
 _MAX_DEPTH = 32
@@ -30,15 +31,7 @@ _IGNORED = set(
     "thinspace , ; ! : \\ $ & [ ] ( )".split()
 ) | {" "}
 _DROPPED = {"begin", "end", "label", "tag", "eqref"}  # with their argument
-_SMALL = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi "
-    "chi psi omega"
-)
-_GREEK = {
-    *_SMALL.split(),
-    *"varepsilon varphi Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split(),
-}
-_LETTERS = dict(zip("αβγδεζηθικλμνξπρστυφχψω", _SMALL.split(), strict=True))
+_GREEK = GREEK | {"varepsilon", "varphi"}
 _FONTS = {
     "text",
     "mathrm",
@@ -108,9 +101,9 @@ class _Lexer:
             self.command()
         elif character.isascii() and character.isalpha():
             self.name()
-        elif character in _LETTERS:
+        elif character in LETTERS:
             self.at += 1
-            self.subscripted(_LETTERS[character], at)
+            self.subscripted(LETTERS[character], at)
         elif "⁰" <= character <= "⁹" or character in "²³¹":
             self.raised()
         elif character in "⌊⌈":
@@ -240,7 +233,7 @@ class _Lexer:
         elif word == "ell":
             self.subscripted("l", at)
         elif word in _GREEK:
-            self.subscripted(word, at)
+            self.subscripted(word.removeprefix("var"), at)
         elif word in _DROPPED:
             self.group(at)
         elif word in _COMMANDS:

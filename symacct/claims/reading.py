@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import sympy as sp
 
 from symacct.claims.latex import lexed
-from symacct.claims.names import FUNCTIONS, Names
+from symacct.claims.names import FUNCTIONS, KEYS, Names
 from symacct.errors import FormulaError
 from symacct.formula_reader import Token, caret, parse_tokens
 from symacct.symbols import symbol
@@ -58,8 +58,10 @@ def read(text: str, names: Names) -> Claim:
     keys = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "key"}
     counts = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "count"}
     if not any(side.free_symbols & set(keys) for side in sides) and not sides[0].free_symbols & set(counts):
+        told = next((f", for --map tells {word}" for word in names.mapped if word in KEYS), "")
         raise FormulaError(
-            f"a claim speaks of a formula, as in 'flops.step = 6*N*D'; this one names none\n{caret(text, at)}"
+            f"a claim speaks of a formula, as in 'flops.step = 6*N*D'; this one names none{told}\n"
+            f"{caret(text, at)}"
         )
     if keys and not sides[0].free_symbols & set(keys):
         sides.reverse()

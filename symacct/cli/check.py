@@ -67,15 +67,16 @@ def _filed(
 ) -> tuple[list[tuple[Verdict, str]], bool]:
     """The verdicts on a file's claims, and whether each is the expected one, or proved where none is."""
     from symacct.claims import check as judged
-    from symacct.claims.files import claims_of
+    from symacct.claims.files import claims_of, naming
 
     found, good = [], True
     for filed in claims_of(path):
         own = bool(filed.convention or filed.switches)
-        now = ledger.under(convention(filed.convention, **filed.switches)) if own else ledger
         names = [*mapped, *(f"{name}={formula}" for name, formula in filed.mapped.items())]
         sizes = [*options["at"], *(f"{name}={value}" for name, value in filed.sizes.items())]
-        verdict = judged(now, filed.formula, [*options["given"], *filed.given], sizes, names)
+        with naming(filed):
+            now = ledger.under(convention(filed.convention, **filed.switches)) if own else ledger
+            verdict = judged(now, filed.formula, [*options["given"], *filed.given], sizes, names)
         good &= verdict.verdict == filed.verdict if filed.verdict else verdict.proved
         found.append((verdict, filed.source))
     return found, good

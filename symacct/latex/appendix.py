@@ -31,6 +31,7 @@ from symacct.report.numbers import grouped, share
 from symacct.report.relations import relations
 from symacct.report.tokens import tokens_of
 from symacct.rules import find
+from symacct.symbols import meaning_of
 
 Expr = sp.Expr
 _NAMES = ("module", "op")
@@ -106,6 +107,9 @@ def notation(answer: Answer, quantities: bool) -> Iterator[Block]:
         (Column("symbol"), Column("meaning", 55), Column("value", 0, True))[: 3 if answer.sizes else 2],
         tuple(row if answer.sizes else row[:2] for row in rows),
     )
+    told = [(info.meaning, meaning_of(name)) for name, info in graph.symbols.items() if info.meaning]
+    if told and not graph.values and all(meaning == usual for meaning, usual in told):
+        yield Paragraph(("The model tells no meanings: these are what such names usually stand for.",))
     held = conditions(answer)
     if held:
         yield Paragraph(spans("The formulas hold where ", listed(held, "; "), "."))

@@ -21,6 +21,7 @@ import sympy as sp
 from symacct.errors import FormulaError
 from symacct.expressions import parse, to_text
 from symacct.formula_reader import caret
+from symacct.symbols import GREEK
 
 Expr = sp.Expr
 _MAX_LENGTH = 40_000
@@ -33,7 +34,8 @@ _WORD = re.compile(r"\{((?:[A-Za-z0-9]|\\_)+)\}")
 _FENCES = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceiling")}
 _CALLS = {r"\max": "Max", r"\min": "Min"}
 _UPRIGHT = (r"\mathrm", r"\text", r"\mathit", r"\textrm", r"\operatorname")
-_BEGINS = (r"\frac", r"\tfrac", r"\dfrac", *_FENCES, *_CALLS, *_UPRIGHT)
+_GREEK = tuple(f"\\{name}" for name in sorted(GREEK))
+_BEGINS = (r"\frac", r"\tfrac", r"\dfrac", *_FENCES, *_CALLS, *_UPRIGHT, *_GREEK)
 
 
 def read(
@@ -138,7 +140,7 @@ class _Reader:
         if token in _CALLS:
             return self.call(_CALLS[token])
         self.at = begin
-        if kind != "letter" and token not in _UPRIGHT:
+        if kind != "letter" and token not in _UPRIGHT and token not in _GREEK:
             self.fail("expected a number, a name or a bracket")
         return self.name()
 
@@ -171,6 +173,8 @@ class _Reader:
         self.at += len(token)
         if kind in ("letter", "number"):
             return token
+        if token in _GREEK:
+            return token[1:]
         word = _WORD.match(self.text, self.at) if token in _UPRIGHT else None
         if word is None:
             self.fail("expected a name")

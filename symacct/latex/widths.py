@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from symacct.symbols import GREEK
+
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[^\\]", re.DOTALL)
 _COMMANDS = {
     r"\,": 1.7,
@@ -68,5 +70,5 @@ class _Measure:
         if token in _COMMANDS or token in _SIGNS:
             return _COMMANDS.get(token, _SIGNS.get(token, 0.0))
         if token.startswith("\\"):
-            return 0.0
+            return 7.2 if token[1:] in GREEK else 0.0
         return 5.0 if token.isdigit() else 8.2 if token.isupper() or token in "mw" else 5.6
