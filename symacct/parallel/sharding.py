@@ -54,6 +54,7 @@ class Sharder:
     last: dict[str, str] = field(default_factory=dict)  # the last node that reads each storage
     loops: list[Loop] = field(default_factory=list)
     cut: dict[str, Part] = field(default_factory=dict)  # parts of a cache of which a rank needs a part alone
+    faces: dict[str, str] = field(default_factory=dict)  # the storage of a view of another version
     outside: set[str] = field(default_factory=set)  # summands that a region reads, summed before it
     count: int = 0
 
@@ -224,11 +225,15 @@ class Sharder:
         for out, layout in zip(node.outputs, layouts, strict=True):
             view = out.storage != out.value
             self._record(out, layout, node)
+            if view and len(call.refs) == 1:
+                ((name, ref),) = call.refs.items()
+                actual = self._actual(name, ref, call)
+                if actual != self.tensors[ref.value].storage:  # a face of another version of what it was a face of
+                    self.faces[out.value] = actual
             if view and isinstance(self.layouts.get(out.storage), Summand) and not isinstance(layout, Summand):
                 self.layouts[out.value] = layout
         for name, ref in call.refs.items():
-            seen = self.made[call.chosen[name]].storage if name in call.chosen else self.tensors[ref.value].storage
-            self.last[seen] = node.name
+            self.last[self._actual(name, ref, call)] = node.name
         if node.phase in ("backward", "recompute"):
             self._read(node, call)
         self.out.append(self._local(node, call.chosen))
@@ -247,11 +252,16 @@ class Sharder:
         if node.outputs and all(o.storage != o.value for o in node.outputs) and not node.op.endswith("_"):
             return
         for name, ref in call.refs.items():
-            storage = self.tensors[ref.value].storage
-            actual = self.made[call.chosen[name]].storage if name in call.chosen else storage
+            storage, actual = self.tensors[ref.value].storage, self._actual(name, ref, call)
             self.kept_as.setdefault(storage, [])
             if actual not in self.kept_as[storage]:
                 self.kept_as[storage].append(actual)
+
+    def _actual(self, name: str, ref: Ref, call: Placing) -> str:
+        """The storage that an operand really lies in."""
+        if name in call.chosen:
+            return self.made[call.chosen[name]].storage
+        return self.faces.get(ref.value, self.tensors[ref.value].storage)
 
     def held(self, label: str) -> Layout:
         """How a parameter is held."""
@@ -288,7 +298,8 @@ class Sharder:
 
     def _local(self, node: Node, chosen: Mapping[str, str]) -> Node:
         """The node as one rank runs it."""
-        outputs = tuple(replace(o, shape=local_shape(o.shape, self.layouts[o.value], self.division.ranks)) for o in node.outputs)
+        ranks, faces = self.division.ranks, self.faces
+        outputs = tuple(replace(o, shape=local_shape(o.shape, self.layouts[o.value], ranks), storage=faces.get(o.value, o.storage)) for o in node.outputs)
         return replace(node, arguments=tuple((k, self._argument(k, a, chosen)) for k, a in node.arguments), outputs=outputs)
 
     def _argument(self, name: str, argument: Any, chosen: Mapping[str, str]) -> Any:

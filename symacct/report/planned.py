@@ -209,7 +209,9 @@ def links(plan: Plan, answer: Answer) -> Grid:
         label = f"{row.axis} {row.kind} × {spelled(Fraction(row.count))}"
         formula = written(row.payload, answer)
         if row.ranks is not None:
-            formula = f"{bracketed(formula)}·({row.ranks} - 1)/{row.ranks}"
+            ranks = text(answer.terms(row.ranks))
+            below = ranks if row.ranks.is_Symbol or row.ranks.is_Integer else f"({ranks})"
+            formula = f"{bracketed(formula)}·({ranks} - 1)/{below}"
         rows.append((label, f"= {formula}", size(int(row.bytes)), alone))
     return Grid(columns, tuple(rows))
 
