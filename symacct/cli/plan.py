@@ -75,10 +75,9 @@ _RANKS = "dp"
 @click.option("--batch", metavar="NUMBER", help="With --search: samples in a step, on all cards together.")
 @click.option(
     "--node",
-    default="8",
-    show_default=True,
+    
     metavar="NUMBER",
-    help="With --search: cards that the card's links join.",
+    help="With --search: cards that the card's links join; left out, 8.",
 )
 @click.option(
     "--network", metavar="NUMBER", help="With --search: bytes a second one way between nodes, for each card."
@@ -105,6 +104,7 @@ def plan(target: str, form: str, **options: Any) -> int:
     """
     from symacct.errors import UnknownOps
 
+    _apart(options)
     if options["search"]:
         from symacct.cli.searching import searched
 
@@ -132,6 +132,25 @@ def plan(target: str, form: str, **options: Any) -> int:
     else:
         _print(found, answer, roof)
     return 0 if found.fit.fits else 1
+
+
+_SEARCHED = ("batch", "network", "node")
+_AMOUNTS = (*_UNITS, "tokens_per_second", "step_seconds")
+_PLANNED = ("parallel", "solve", "micro_batches", "price", *_AMOUNTS)
+
+
+def _apart(options: dict[str, Any]) -> None:
+    """Raise SizeError for options that the question at hand would ignore."""
+    from symacct.errors import SizeError
+
+    keys = _PLANNED if options["search"] else _SEARCHED
+    named = ", ".join(f"--{key.replace('_', '-')}" for key in keys if options[key] is not None)
+    if named and options["search"]:
+        raise SizeError(f"--search tries every way itself; leave out {named}")
+    if named:
+        raise SizeError(f"{named}: only --search asks for that; give it too, or leave this out")
+    if options["price"] is not None and options["mode"] == "train" and all(options[key] is None for key in _AMOUNTS):
+        raise SizeError("--price needs to know how much: give --tokens, --samples or --steps")
 
 
 def question_of(options: dict[str, Any]) -> Question:

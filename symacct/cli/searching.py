@@ -32,7 +32,10 @@ def searched(target: str, form: str, options: dict[str, Any]) -> int:
     if batch is None or not batch.is_Symbol:
         raise SizeError(f"{target} names no size for the batch, so there is nothing to spread over the cards")
     known = relations(given_of(ledger.graph, options), ledger.graph.symbols)
-    sizes = known.completed({**ledger.graph.values, **numbers(options["at"])}) | {batch.name: 1}
+    asked = numbers(options["at"])
+    if batch.name in asked:
+        raise SizeError(f"--search chooses {batch.name} itself, so that --batch samples make a step; leave it out of --at")
+    sizes = known.completed({**ledger.graph.values, **asked}) | {batch.name: 1}
     ledger.checked({name: value for name, value in sizes.items() if name in ledger.graph.symbols})
     setting = _in_precision(setting, ledger, sizes, options)
     shares = _shares(target, ledger, sizes, batch.name, options)
@@ -62,7 +65,7 @@ def _setting(options: dict[str, Any]) -> Setting:
     network = None if options["network"] is None else int(amount(options["network"], "--network"))
     return Setting(
         whole(options["cards"], "--cards"), whole(options["batch"], "--batch"), device, options["precision"] or "", efficiency,
-        whole(options["node"], "--node"), network,
+        whole(options["node"] or 8, "--node"), network,
     )  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def _shares(target: str, ledger: Ledger, sizes: dict[str, int], batch: str, opti
 
     graphs = _recomputed(target, ledger, options)
     found, said = [], set()
-    most = int(options["node"])
+    most = int(options["node"] or 8)
     for way in ways([t for t in _TENSOR if t <= max(most, 1)], graphs, bool({"T", "S"} & set(ledger.graph.symbols))):
         try:
             found.append(share(graphs[way.recompute], way, sizes, batch))

@@ -139,8 +139,8 @@ def divided(graph: Graph, degrees: Degrees, names: Names, numbers: Mapping[str, 
     chosen = sequences if degrees.sequence else ()
     plan = propose(graph, t, numbers, chosen)
     if not plan.params:
-        first = next(iter(plan.whole.items()), ("", "it has no weights that products use"))
-        raise Unsupported(f"tensor parallelism divides nothing of {graph.target}: {first[0]} {first[1]}".strip())
+        reasons = list(dict.fromkeys(plan.whole.values())) or ["it has no weights that products use"]
+        raise Unsupported(f"tensor parallelism divides nothing of {graph.target}: {'; '.join(reasons[:4])}")
     return sharded(graph, Division(t, plan.params, chosen, not degrees.keep)), plan
 
 

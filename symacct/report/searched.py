@@ -21,7 +21,6 @@ _NAMES = {"t": "tp", "c": "cp", "p": "pp"}
 
 def as_text(outcome: Outcome, setting: Setting, page: Page, target: str, sizes: Mapping[str, int], flops: float) -> None:
     """What was searched and how time is taken, the front, and the reasons of the rest. `flops` are model FLOPs a step."""
-    card = setting.card
     page.line(f"{target} · training step · {grouped(setting.batch)} samples on {grouped(setting.cards)} cards", "bold")
     page.hanging("card", _card(setting), _INDENT, " · ")
     page.hanging("sizes", [f"{name} = {grouped(value)}" for name, value in sizes.items()], _INDENT, " · ")
@@ -35,13 +34,12 @@ def as_text(outcome: Outcome, setting: Setting, page: Page, target: str, sizes: 
             page.line(f"… and {len(front) - SHOWN} more, slower and in less memory; --format json lists all")
         page.line("a rank holds its states and what it keeps; the temporaries of one op come on top (plan --parallel)")
     else:
-        page.line(f"none fits into {size(card.needed('memory'))}", "bold")
+        page.line("none is left", "bold")
     page.line()
     page.grid(Grid((Column("why the others lost"), Column("how many", "right"), Column("the one that came nearest", "text")), tuple(_losers(outcome, setting))))
 
 
 def _card(setting: Setting) -> list[str]:
-    card = setting.card
     asked = f" (asked for as {card.asked})" if card.asked not in ("", card.name) else ""
     return [f"{card.name}{asked}", f"{size(card.needed('memory'))} of memory", f"{setting.card.peak(setting.precision) / 1e12:.4g} TFLOP/s in {setting.precision}, dense"]
 
@@ -51,7 +49,7 @@ def _model(setting: Setting) -> list[str]:
     network = f"{setting.network / 1e9:.4g} GB/s beyond" if setting.network else "the same beyond (give --network)"
     return [
         f"arithmetic at {100 * setting.efficiency:.4g} % of the peak, longer by (pp - 1)/m", f"traffic by ring at {link}, {network}",
-        "that of tp, cp and pp waited for, that of dp beside the backward pass",
+        "that of tp, cp and pp waited for, that of dp beside the backward pass", "ep and v are not tried",
     ]
 
 
