@@ -67,6 +67,11 @@ _RANKS = "dp"
     help="Divide the step among cards: bytes, FLOPs and links of a rank.",
 )
 @click.option(
+    "--styles",
+    metavar="PATH=colwise|rowwise,…",
+    help="With --parallel tp=…: how to divide weights, by modules' paths with *; left out, a plan is proposed.",
+)
+@click.option(
     "--search",
     is_flag=True,
     help="Try every way to spread --batch samples of a step over --cards cards; --mfu is then the share of the peak "
@@ -122,7 +127,7 @@ def plan(target: str, form: str, **options: Any) -> int:
     case, relations = case_of(ledger, question.solve, options)
     retrace = _deriver(target, ledger, options)
     found = worked_out(
-        case, question, retrace, options["remedies"], _divider(case, options["parallel"], question.solve)
+        case, question, retrace, options["remedies"], _divider(case, options, question.solve)
     )
     ledger.checked({name: found.sizes[name] for name in ledger.graph.symbols if name in found.sizes})
     answer = Answer(ledger, relations, dict(found.sizes), True)
@@ -296,14 +301,17 @@ def _deriver(target: str, ledger: Ledger, options: dict[str, Any]) -> Any:
     return derive
 
 
-def _divider(case: Case, text: str | None, solve: str | None) -> Any:
-    """A function that divides a ledger's step as `--parallel` says; None without."""
+def _divider(case: Case, options: dict[str, Any], solve: str | None) -> Any:
+    """A function that divides a ledger's step as `--parallel` and `--styles` say; None without."""
+    from symacct.errors import SizeError
     from symacct.parallel import rank
 
-    if text is None:
+    if options["parallel"] is None:
+        if options["styles"] is not None:
+            raise SizeError("--styles divides weights among tensor-parallel ranks; give --parallel tp=2 or so too")
         return None
-    degrees = _degrees(text, solve)
-    return lambda ledger: rank(ledger.graph, degrees, case.sizes, ledger.convention)
+    degrees = _degrees(options["parallel"], solve)
+    return lambda ledger: rank(ledger.graph, degrees, case.sizes, ledger.convention, options["styles"])
 
 
 def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:

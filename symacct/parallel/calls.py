@@ -76,6 +76,10 @@ class Placing:
         value = self.sharder.tables.get(self.node.module)
         return self.sharder.layouts.get(value) if value else None
 
+    def along(self, shape: Shape) -> Part | None:
+        """The division of the sequence, if the axis divides it and a tensor of this shape shows it."""
+        return self.sharder.settled_part(shape)
+
     def integral(self, ratio: Expr) -> bool:
         """Whether a quotient of sizes is an integer wherever the graph's formulas hold."""
         return self.sharder.integral(ratio)

@@ -78,5 +78,6 @@ def _collectives(graph: Graph, ranks: Expr) -> Iterator[tuple[Placed, str, Expr]
         operand = next((tensors[ref.value] for ref in place.node.refs), None)
         out: Tensor | None = place.node.outputs[0] if place.node.outputs else operand
         assert out is not None
-        size = out.bytes * ranks if kind == "reduce_scatter" else out.bytes
+        parted = kind == "reduce_scatter" or (kind == "all_gather" and not place.node.outputs)
+        size = out.bytes * ranks if parted else out.bytes
         yield place, kind, sp.expand(total_over(sp.expand(size), place.loops))

@@ -58,8 +58,6 @@ class Degrees:
             raise SizeError("sp divides the sequence among tensor-parallel ranks; give tp too, such as tp=2,sp")
         if (self.data * self.context) % self.experts:
             raise SizeError(f"ep = {self.experts} does not divide dp·cp = {self.data * self.context}: experts are spread over those ranks")
-        if self.keep and not self.sequence:
-            raise SizeError("keep is about inputs that sp gathers; give sp too, such as tp=2,sp,keep")
         if self.interleave > 1 and self.stages == 1:
             raise SizeError("v divides each pipeline stage; give pp too, such as pp=4,v=2")
         if self.interleave > 1 and self.micro_batches % self.stages:
@@ -98,7 +96,10 @@ def read_degrees(text: str) -> Degrees:
         if field_name in found:
             raise SizeError(f"{key} is given twice")
         found[field_name] = int(value)
-    return Degrees(**found)  # type: ignore[arg-type]
+    made = Degrees(**found)  # type: ignore[arg-type]
+    if made.keep and not made.sequence:
+        raise SizeError("keep is about inputs that sp gathers; give sp too, such as tp=2,sp,keep")
+    return made
 
 
 @dataclass(frozen=True, slots=True)

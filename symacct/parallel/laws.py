@@ -46,6 +46,7 @@ class Call(Protocol):
     def made_by(self, name: str) -> str: ...
     def table(self) -> Layout | None: ...
     def integral(self, ratio: Expr) -> bool: ...
+    def along(self, shape: Shape) -> Part | None: ...
     def hides_sequence(self, before: Shape, after: Shape) -> bool: ...
 
 
@@ -105,6 +106,11 @@ def _face(call: Call, op: str) -> list[Layout]:
     if isinstance(call.layout(name), Summand) and (op in GROWING or call.hides_sequence(call.shape(name), call.outputs[0])):
         call.settle(name)  # behind this view the sequence cannot be seen, or there is more to sum
     layout = call.layout(name)
+    if op == "expand" and layout == WHOLE and call.backward:
+        part = call.along(call.outputs[0])
+        behind = part.dim - (len(call.outputs[0]) - len(call.shape(name))) if part else 0
+        if part and (behind < 0 or call.shape(name)[behind] == 1):  # each rank repeats it for its part alone
+            return [part] * len(call.outputs)
     arguments = _Arguments(call)
     found = face(op, arguments, layout, call.shape(name), call.outputs, call.integral)
     if found is None:

@@ -10,7 +10,7 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.conventions import Convention
-from symacct.errors import Unsupported
+from symacct.errors import SizeError, Unsupported
 from symacct.graph import Assumption, Graph
 from symacct.parallel.collectives import Traffic, traffic_of
 from symacct.parallel.data import States, data_traffic, divided_states, gathered_bytes
@@ -33,6 +33,7 @@ from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
+from symacct.parallel.styles import read_styles
 from symacct.parallel.tensor import sharded
 from symacct.symbols import symbol
 
@@ -91,9 +92,12 @@ class Rank:
         return self.plan.whole if self.plan else {}
 
 
-def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None, convention: Convention | None = None) -> Rank:
+def rank(
+    graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None, convention: Convention | None = None, styles: str | None = None
+) -> Rank:
     """One rank of `degrees.devices`. With `sizes`, what the degrees do not divide stays whole, and `whole` says so.
 
+    `styles` is a tensor-parallel plan of one's own (`symacct.parallel.styles`); without it one is proposed.
     Raises Unsupported for a graph that cannot be divided so, with the ops that prevent it.
     """
     if graph.mode != "train" and (degrees.stages > 1 or degrees.data > 1 or degrees.zero):
@@ -102,7 +106,7 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
         raise Unsupported("cp divides the tokens of a pass, and a pass of decode has one; leave out cp")
     names = names_for(graph)
     numbers = names.numbers(degrees)
-    local, plan = divided(graph, degrees, names, dict(sizes or {}) | numbers)
+    local, plan = divided(graph, degrees, names, dict(sizes or {}) | numbers, styles)
     held = holdings(local)
     p, m, v = (names.of[key] for key in ("pp", "m", "v"))
     passes = m if degrees.micro_batches > 1 else ONE
@@ -122,7 +126,9 @@ def rank(graph: Graph, degrees: Degrees, sizes: Mapping[str, int] | None = None,
     )
 
 
-def divided(graph: Graph, degrees: Degrees, names: Names, numbers: Mapping[str, int]) -> tuple[Graph, Plan | None]:
+def divided(
+    graph: Graph, degrees: Degrees, names: Names, numbers: Mapping[str, int], styles: str | None = None
+) -> tuple[Graph, Plan | None]:
     """The graph with the sequence divided among context ranks, and then weights and sequence among tensor ranks."""
     sequences = tuple(symbol(name) for name in _SEQUENCES if name in graph.symbols)
     if degrees.context > 1:
@@ -132,12 +138,14 @@ def divided(graph: Graph, degrees: Degrees, names: Names, numbers: Mapping[str, 
         graph = sharded(graph, Division(c, {}, sequences, tokens=True))
         sequences = tuple(s / c for s in sequences)
     if degrees.tensor == 1:
+        if styles is not None:
+            raise SizeError("styles divide weights among tensor-parallel ranks; give tp too, such as --parallel tp=2")
         return graph, None
     if degrees.sequence and not sequences:
         raise Unsupported(f"{graph.target} has no size T (or S) of a sequence to divide; leave out sp")
     t = names.of["tp"]
     chosen = sequences if degrees.sequence else ()
-    plan = propose(graph, t, numbers, chosen)
+    plan = propose(graph, t, numbers, chosen) if styles is None else read_styles(styles, graph)
     if not plan.params:
         reasons = list(dict.fromkeys(plan.whole.values())) or ["it has no weights that products use"]
         raise Unsupported(f"tensor parallelism divides nothing of {graph.target}: {'; '.join(reasons[:4])}")
