@@ -15,6 +15,7 @@ from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.rules import RULES, Cost, price
+from symacct.smallest import holds_at
 from symacct.symbols import symbol
 
 Expr = sp.Expr
@@ -143,7 +144,7 @@ class Ledger:
     def formulas(self) -> dict[str, Expr]:
         """Every formula that applies, by the contract's key."""
         params, moved = self._uncounted
-        found = {**params, **self._flops(), **moved}
+        found = {**params, **self.flops_formulas(), **moved}
         return {key: value for key, value in found.items() if value is not None}
 
     @cached_property
@@ -168,11 +169,8 @@ class Ledger:
             "params.embedding": _sum(looked_up, lambda t: t.numel) if looked_up else None,
         }
 
-    def flops_formulas(self) -> dict[str, Expr]:
+    def flops_formulas(self) -> dict[str, Expr | None]:
         """The formulas of FLOPs alone."""
-        return {key: value for key, value in self._flops().items() if value is not None}
-
-    def _flops(self) -> dict[str, Expr | None]:
         forward = self.flops(_FORWARD)
         found: dict[str, Expr | None] = {"flops.forward": forward}
         if self.graph.mode != "train":
@@ -209,7 +207,12 @@ class Ledger:
     def at(self, **sizes: int) -> dict[str, int]:
         """Every formula in exact integers at these sizes. Raises SizeError where they leave the domain."""
         numbers = self.checked(sizes)
-        return {key: _integer(key, value, numbers) for key, value in self.formulas.items()}
+        told = {key: value for key, value in self.formulas.items() if key != "bytes.peak" or self.peak_holds(sizes)}
+        return {key: _integer(key, value, numbers) for key, value in told.items()}
+
+    def peak_holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the forms of the peak hold at these sizes: not always at depth 1 or 2."""
+        return holds_at(self.graph, sizes)
 
     def checked(self, sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
         """The sizes as numbers for symbols. Raises SizeError for missing, unknown, impossible or excluded ones."""

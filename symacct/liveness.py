@@ -247,12 +247,18 @@ EARLY = "early"  # the note of a state that an optimizer makes before its first 
 def first_step(graph: Graph) -> tuple[tuple[str, Expr], ...] | None:
     """The places that may hold the peak of the first step: until the optimizer runs, most of its state is not
     there. None outside training, and where deaths or live bytes follow no rule."""
-    if graph.mode != "train" or graph.peak is None or graph.deaths is None:
+    if graph.mode != "train" or graph.peak is None or graph.deaths is None or _without_gradient(graph):
         return None
     try:
         return _first_step(graph)
     except GraphError:
         return None
+
+
+def _without_gradient(graph: Graph) -> bool:
+    """Whether a trained parameter gets no gradient: then the first step makes other states than it seems."""
+    trained = {p.node.label for p in graph.sources("parameter") if "trainable" in p.node.notes}
+    return bool(trained - {p.node.label for p in graph.sources("gradient")})
 
 
 def _first_step(graph: Graph) -> tuple[tuple[str, Expr], ...]:

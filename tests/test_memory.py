@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import sympy as sp
 import torch
@@ -242,3 +244,45 @@ def test_no_more_is_kept_than_was_made(name):
     assert kept and set(kept) <= set(made)
     assert all(0 <= kept[value] <= made[value] for value in kept)
     assert sum(kept.values()) <= sum(made.values())
+
+
+class Deep(nn.Module):
+    """Layers whose first input needs no gradient: their backward repetitions are not all alike."""
+
+    def __init__(self, L, d, f, copied=False):
+        super().__init__()
+        first = nn.Sequential(nn.Linear(d, f), nn.ReLU(), nn.Linear(f, d))
+        made = (copy.deepcopy(first) if copied else nn.Sequential(nn.Linear(d, f), nn.ReLU(), nn.Linear(f, d)) for _ in range(L))
+        self.layers, self.norms = nn.ModuleList(made), nn.ModuleList(nn.RMSNorm(d) for _ in range(L))
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + layer(norm(x))
+        return x
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_peak_is_told_only_at_depths_where_its_forms_hold(copied):
+    source, ledger = built(lambda L, d, f: Deep(L, d, f, copied), lambda B, d: torch.randn(B, d), {"B": 2, "d": 24, "f": 8, "L": 2})
+    for sizes in ({"B": 40, "d": 24, "f": 8, "L": 1}, {"B": 90, "d": 24, "f": 80, "L": 2}, {"B": 40, "d": 24, "f": 8, "L": 4}):
+        values, run = ledger.at(**sizes), measure(source.model(sizes), source.inputs(sizes))
+        assert values["bytes.saved"] == run.saved_bytes
+        if "bytes.peak" in values:
+            assert values["bytes.peak"] == real_peak(source, sizes)
+    assert "bytes.peak" in values  # four layers repeat often enough
+
+
+class Unused(nn.Module):
+    def __init__(self, d, f):
+        super().__init__()
+        self.used, self.unused = nn.Linear(d, f), nn.Linear(f, f)
+
+    def forward(self, x):
+        return self.used(x).abs()
+
+
+def test_a_parameter_without_a_gradient_has_no_state():
+    """AdamW on one used layer: two moments and two step counts of 4 bytes."""
+    _, ledger = built(Unused, lambda B, d: torch.randn(B, d), {"B": 3, "d": 5, "f": 7})
+    assert sp.expand(ledger.formulas["bytes.optimizer"] - parse("8*(d*f + f) + 8")) == 0
+    assert sp.expand(ledger.formulas["bytes.grads"] - parse("4*(d*f + f)")) == 0

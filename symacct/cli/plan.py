@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from symacct.cli.options import asked_of, debug, formats, given_of, ledger_of, priced, sized, traced, trained
+from symacct.cli.apart import apart
+from symacct.cli.options import (
+    asked_of,
+    debug,
+    formats,
+    given_of,
+    ledger_of,
+    priced,
+    say,
+    sized,
+    traced,
+    trained,
+)
 from symacct.devices import DTYPES
 
 if TYPE_CHECKING:
@@ -109,7 +121,7 @@ def plan(target: str, form: str, **options: Any) -> int:
     """
     from symacct.errors import UnknownOps
 
-    _apart(options)
+    apart(options)
     if options["search"]:
         from symacct.cli.searching import searched
 
@@ -129,6 +141,8 @@ def plan(target: str, form: str, **options: Any) -> int:
     found = worked_out(
         case, question, retrace, options["remedies"], _divider(case, options, question.solve)
     )
+    if found.rank is None and not ledger.peak_holds(found.sizes):
+        say("note: at these depths the forms of the peak are not those of the step; they hold where layers repeat")
     ledger.checked({name: found.sizes[name] for name in ledger.graph.symbols if name in found.sizes})
     answer = Answer(ledger, relations, dict(found.sizes), True)
     roof = _roof(ledger, found, options["roofline"])
@@ -137,25 +151,6 @@ def plan(target: str, form: str, **options: Any) -> int:
     else:
         _print(found, answer, roof)
     return 0 if found.fit.fits else 1
-
-
-_SEARCHED = ("batch", "network", "node")
-_AMOUNTS = (*_UNITS, "tokens_per_second", "step_seconds")
-_PLANNED = ("parallel", "solve", "micro_batches", "price", *_AMOUNTS)
-
-
-def _apart(options: dict[str, Any]) -> None:
-    """Raise SizeError for options that the question at hand would ignore."""
-    from symacct.errors import SizeError
-
-    keys = _PLANNED if options["search"] else _SEARCHED
-    named = ", ".join(f"--{key.replace('_', '-')}" for key in keys if options[key] is not None)
-    if named and options["search"]:
-        raise SizeError(f"--search tries every way itself; leave out {named}")
-    if named:
-        raise SizeError(f"{named}: only --search asks for that; give it too, or leave this out")
-    if options["price"] is not None and options["mode"] == "train" and all(options[key] is None for key in _AMOUNTS):
-        raise SizeError("--price needs to know how much: give --tokens, --samples or --steps")
 
 
 def question_of(options: dict[str, Any]) -> Question:

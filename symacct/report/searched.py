@@ -40,6 +40,7 @@ def as_text(outcome: Outcome, setting: Setting, page: Page, target: str, sizes: 
 
 
 def _card(setting: Setting) -> list[str]:
+    card = setting.card
     asked = f" (asked for as {card.asked})" if card.asked not in ("", card.name) else ""
     return [f"{card.name}{asked}", f"{size(card.needed('memory'))} of memory", f"{setting.card.peak(setting.precision) / 1e12:.4g} TFLOP/s in {setting.precision}, dense"]
 

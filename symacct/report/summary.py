@@ -162,6 +162,9 @@ def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
     if len(places) == 1:
         yield _total(answer, label, "", peak, size)
         return
+    if answer.sizes and not answer.ledger.peak_holds(answer.sizes):
+        yield Total(label, f"none of its {len(places)} forms holds where layers hardly repeat; trace it at this depth")
+        return
     found = [answer.number(live) for live in places] if answer.sizes else []
     numbers = [number for number in found if number is not None]
     if len(numbers) < len(places):

@@ -45,9 +45,14 @@ def patched(device: str, recompute: Callable[[Any], Any], modules: tuple[str, ..
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(private.set_onednn, private.set_onednn(False))
-        for owner, name, new in _everywhere(_functions(device)) + _members(device) + private.checkpoint_hooks(recompute) + whole_numbers(modules) + [(torch.Tensor, "__bool__", _truth(branch)), (torch.nn.Module, "__init__", _building(built))]:
+        for owner, name, new in _everywhere(_functions(device)) + _members(device) + private.checkpoint_hooks(recompute) + whole_numbers(modules) + [(torch.Tensor, "__bool__", _truth(branch)), (private.FakeTensorMode, "__deepcopy__", _itself), (torch.nn.Module, "__init__", _building(built))]:
             _patch(stack, owner, name, new)
         yield
+
+
+def _itself(mode: Any, memo: Any) -> Any:
+    """A copied layer's tensors are of the mode of the original's, not of a copy of it."""
+    return mode
 
 
 def _patch(stack: contextlib.ExitStack, owner: Any, name: str, new: Any) -> None:

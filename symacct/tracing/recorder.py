@@ -92,6 +92,11 @@ class Recorder(TorchDispatchMode):
         read = {storage[use.value] for r in backward for use in r.uses if use.value in storage}
         self.trace.kept -= self.leaves - read
 
+    def forget_states(self, names: set[str]) -> None:
+        """Call after backward: a parameter that has no gradient has no optimizer state either."""
+        gone = lambda r: r.op == "state" and r.name.rpartition(".")[0] in names  # noqa: E731
+        self.trace.records[:] = [r for r in self.trace.records if not gone(r)]
+
     def owns(self, tensor: torch.Tensor, module: str) -> None:
         """Attribute what the optimizer does to this tensor's storage to a module."""
         self._owner[self._storage(tensor)] = module
