@@ -28,6 +28,12 @@ def golden_path(module: str, test: str, suffix: str) -> Path:
     return GOLDEN / module / f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', test).strip('-')}.{suffix}"
 
 
+@pytest.fixture(autouse=True)
+def plain_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output as wide as that of a pipe, whatever terminal the suite is run from."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`golden(text)` compares with the file named after the test; `suffix` tells two of one test apart."""

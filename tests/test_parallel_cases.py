@@ -11,7 +11,9 @@ import symacct
 from symacct.cli import main
 from symacct.errors import SizeError, Unsupported
 from symacct.formula_reader import parse
+from symacct.graph import Tensor
 from symacct.parallel import rank, read_degrees
+from symacct.rules import price
 from symacct.symbols import symbol
 from symacct.targets import graph_of
 
@@ -112,6 +114,14 @@ def test_flops_and_links_are_of_a_stage_that_there_is():
     assert rows["send", "forward"].payload == parse("4*B*T*d*m") and ("send", "backward") not in rows  # one way each
     tied = rows["all_reduce", "backward"]
     assert tied.payload == parse("4*V*d") and tied.ranks == 2
+
+
+@pytest.mark.parametrize("op", ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"])
+def test_a_collective_moves_bytes_and_computes_nothing(op):
+    """6 numbers of 4 bytes in, 12 out."""
+    given, out = (Tensor(name, (sp.Integer(n),), "float32", name) for name, n in (("a", 6), ("b", 12)))
+    cost = price(f"c10d.{op}", {"self": given}, out)
+    assert (cost.read, cost.written, cost.product, cost.elementwise, cost.reduction) == (24, 48, 0, 0, 0)
 
 
 def test_one_card_gathers_nothing():

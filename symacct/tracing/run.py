@@ -299,7 +299,8 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
             with _guarding_user_code(source, "the backward pass"):
                 loss.backward()
         recorder.note_read()
-        recorder.forget_states({name for name, p in model.named_parameters() if p.requires_grad and p.grad is None})
+        if not isinstance(optimizer, MasterWeights):  # which takes the gradients from the parameters
+            recorder.forget_states({name for name, p in model.named_parameters() if p.requires_grad and p.grad is None})
         recorder.phase = "optimizer"
         _bring_in_gradients(recorder, model)
         if optimizer is not None:
