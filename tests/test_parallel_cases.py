@@ -13,6 +13,7 @@ from symacct.errors import SizeError, Unsupported
 from symacct.formula_reader import parse
 from symacct.graph import Tensor
 from symacct.parallel import rank, read_degrees
+from symacct.parallel.holdings import stands
 from symacct.rules import price
 from symacct.symbols import symbol
 from symacct.targets import graph_of
@@ -122,6 +123,19 @@ def test_a_collective_moves_bytes_and_computes_nothing(op):
     given, out = (Tensor(name, (sp.Integer(n),), "float32", name) for name, n in (("a", 6), ("b", 12)))
     cost = price(f"c10d.{op}", {"self": given}, out)
     assert (cost.read, cost.written, cost.product, cost.elementwise, cost.reduction) == (24, 48, 0, 0, 0)
+
+
+def test_each_node_stands_before_in_or_after_the_layers():
+    """GPT-2: the lookups and their gradients before, the last norm, the head and the loss after, both ways."""
+    graph = graph_of("gpt2")
+    where = stands(graph)
+    found = {}
+    for place in graph.ops:
+        if place.node.phase != "optimizer":
+            found.setdefault(place.node.module.partition(".")[0], set()).add(where[place.node.name])
+    assert {name: found[name] for name in ("wte", "wpe", "blocks", "ln_f", "head")} == {
+        "wte": {"before"}, "wpe": {"before"}, "blocks": {"inside"}, "ln_f": {"after"}, "head": {"after"}
+    }
 
 
 def test_one_card_gathers_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,8 +13,8 @@ import sympy as sp
 from symacct.cli import main
 from symacct.devices import card
 from symacct.errors import SizeError
-from symacct.parallel import read_degrees
 from symacct.parallel import rank as one_rank
+from symacct.parallel import read_degrees
 from symacct.plan.search import BEATEN, BIG, Setting, evaluated, grid, search, ways
 from symacct.plan.shares import Way, share
 from symacct.symbols import symbol
@@ -100,8 +101,11 @@ def test_the_time_of_one_card_and_of_data_ranks_by_hand():
     work = 3 * flops / (10**12 * 0.5)
     assert evaluated(one, columns, SETTING, "B", [""])[1][0] == pytest.approx(work)
     four = {**columns, "dp": np.array([4])}
-    sent = 2 * weights * 3 / 4 / (2e10 / 2)
-    assert evaluated(one, four, SETTING, "B", [""])[1][0] == pytest.approx(work + max(0, sent - 2 * work / 3))
+    slow = replace(SETTING, card=card("peak=1e12,memory=3e6,bandwidth=1e11,link=2e8"))
+    for setting, link in ((SETTING, 2e10), (slow, 2e8)):
+        sent = 2 * weights * 3 / 4 / (link / 2)
+        assert evaluated(one, four, setting, "B", [""])[1][0] == pytest.approx(work + max(0, sent - 2 * work / 3))
+    assert sent > 2 * work / 3  # the slow link is waited for
 
 
 def test_a_million_rows_are_one_call():

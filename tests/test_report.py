@@ -19,7 +19,7 @@ from symacct.errors import SizeError, SymacctError
 from symacct.expressions import parse
 from symacct.report.answer import answer
 from symacct.report.breakdown import by_keys, by_module
-from symacct.report.derived import as_json, as_markdown, as_text
+from symacct.report.derived import as_json, as_text
 from symacct.report.grids import Column, Grid, Page, markdown
 from symacct.report.numbers import flops, share, size
 from symacct.report.proved import as_text as proof_text
@@ -323,10 +323,6 @@ def test_text_is_as_wide_as_asked(gpt2, width):
 
 def test_text_without_numbers(gpt2, golden):
     golden(page_of(as_text, answer(gpt2), Page, ("op",)))
-
-
-def test_markdown(gpt2, golden):
-    golden(as_markdown(answer(gpt2, [PUBLISHED], ["f=4*d"])) + "\n", "md")
 
 
 @pytest.mark.parametrize("name", ["palm", "kaplan", "timm", "electra"])

@@ -17,7 +17,6 @@ from symacct.cli.options import (
     given_of,
     ledger_of,
     priced,
-    say,
     sized,
     traced,
     trained,
@@ -126,6 +125,7 @@ def plan(target: str, form: str, **options: Any) -> int:
         from symacct.cli.searching import searched
 
         return searched(target, form, options)
+    from symacct.errors import SizeError
     from symacct.plan.planning import plan as worked_out
     from symacct.report.answer import Answer
     from symacct.report.planned_json import as_json
@@ -142,7 +142,10 @@ def plan(target: str, form: str, **options: Any) -> int:
         case, question, retrace, options["remedies"], _divider(case, options, question.solve)
     )
     if found.rank is None and not ledger.peak_holds(found.sizes):
-        say("note: at these depths the forms of the peak are not those of the step; they hold where layers repeat")
+        raise SizeError(
+            "at these depths layers hardly repeat, and the forms of the peak do not hold; make the depth a plain "
+            "number in the model file"
+        )
     ledger.checked({name: found.sizes[name] for name in ledger.graph.symbols if name in found.sizes})
     answer = Answer(ledger, relations, dict(found.sizes), True)
     roof = _roof(ledger, found, options["roofline"])

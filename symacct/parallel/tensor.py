@@ -8,6 +8,7 @@ import sympy as sp
 
 from symacct.errors import Unsupported
 from symacct.graph import Assumption, Graph, SymbolInfo
+from symacct.parallel.layout import Part
 from symacct.parallel.lifetimes import deaths_of
 from symacct.parallel.sharding import Division, Sharder
 
@@ -25,7 +26,7 @@ def sharded(graph: Graph, division: Division) -> Graph:
         raise Unsupported("\n".join([f"{graph.target} cannot be divided so:", *dict.fromkeys(lines)]))
     ranks = sorted(division.ranks.free_symbols, key=str)
     return replace(
-        graph, items=items, symbols={**graph.symbols, **{s.name: SymbolInfo("tensor-parallel ranks", 2) for s in ranks}},
+        graph, items=items, symbols={**graph.symbols, **{s.name: SymbolInfo("ranks of one axis", 2) for s in ranks}},
         assumptions=(*graph.assumptions, *conditions(sharder)), storages=_storages(sharder), kept=_kept(sharder), peak=None, deaths=deaths_of(sharder),
     )
 
@@ -36,7 +37,6 @@ def conditions(sharder: Sharder) -> tuple[Assumption, ...]:
     sizes = sorted(sharder.conditions, key=lambda size: (sp.count_ops(size), str(size)))
     whole = {(a.left, a.right) for a in sharder.graph.assumptions if a.kind == "divides"}
 
-
     def follows(size: Expr, other: Expr) -> bool:
         return size != other and (sp.fraction(sp.cancel(size / other))[1] == 1 or (size, other) in whole)
 
@@ -45,8 +45,6 @@ def conditions(sharder: Sharder) -> tuple[Assumption, ...]:
 
 
 def _storages(sharder: Sharder) -> dict[str, Expr]:
-    from symacct.parallel.layout import Part
-
     ranks, layouts = sharder.division.ranks, sharder.layouts
     old = {value: sp.expand(size / ranks) if isinstance(layouts.get(value), Part) else size for value, size in sharder.graph.storages.items()}
     return {**old, **sharder.storages}

@@ -143,11 +143,16 @@ def _seconds(share: Share, columns: Arrays, given: Arrays, setting: Setting) -> 
     ends = np.where(p == 1, parts[BEFORE] + parts[AFTER], np.maximum(parts[BEFORE], parts[AFTER]))
     waited = parts[INSIDE] / p + ends + np.where(p > 1, np.where(p > 2, 2, 1) * numeric(share.handed, given) * m / rates["pp"], 0)
     n = dp * c
-    gradients = (share.grads[INSIDE] / p + share.grads["both"] + share.grads[BEFORE]) * (n - 1) / n
-    weights = (share.params[INSIDE] / p + share.params["both"] + share.params[BEFORE]) * (n - 1) / n
+    gradients, weights = (_of_stage(held, p) * (n - 1) / n for held in (share.grads, share.params))
     beside = np.where(zero == 3, (2 * weights + gradients) * m, np.where(zero == 0, 2 * gradients, gradients * np.where(zero == 2, m, 1) + weights)) / rates["dp"]
     idle = 1 + (p - 1) / m
     return work * idle + waited + np.maximum(0, beside - 2 * work / 3)
+
+
+def _of_stage(held: Mapping[str, int], p: Any) -> Any:
+    """Bytes on the stage that holds most: with the layers one of their ends, on a single stage both."""
+    ends = np.where(p == 1, held[BEFORE] + held[AFTER], max(held[BEFORE], held[AFTER]))
+    return held[INSIDE] / p + held["both"] + ends
 
 
 def _rate(setting: Setting, span: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from symacct.expressions import to_text
 from symacct.report.answer import Answer
 from symacct.report.breakdown import by_keys, by_module, parts_by
-from symacct.report.grids import Grid, Page, markdown
+from symacct.report.grids import Grid, Page
 from symacct.report.summary import conditions, headline, sizes, totals
 from symacct.symbols import latex_name
 
@@ -29,17 +29,6 @@ def as_text(answer: Answer, page: Page, by: Sequence[str] = ()) -> None:
     page.grid(totals(answer), heading=False)
     page.line()
     page.grid(table(answer, by))
-
-
-def as_markdown(answer: Answer, by: Sequence[str] = ()) -> str:
-    """The same as markdown."""
-    lines = [f"**{headline(answer)}**", ""]
-    if answer.ledger.graph.symbols:
-        lines += ["Sizes: " + "; ".join(sizes(answer)) + ".", ""]
-    if conditions(answer):
-        lines += ["Holds when " + ", ".join(conditions(answer)) + ".", ""]
-    lines += [f"Note: {note}." for note in notes(answer)]
-    return "\n".join([*lines, markdown(totals(answer)), "", markdown(table(answer, by))])
 
 
 def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | None = None) -> str:
