@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.conventions import Convention
 from symacct.counting import model_flops, repeated_flops
@@ -18,7 +19,6 @@ from symacct.rules import RULES, Cost, price
 from symacct.smallest import holds_at
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 KINDS = ("product", "elementwise", "reduction", "transcendental")
 _FORWARD = ("forward", "loss")
 _CACHED = ("prefill", "decode")

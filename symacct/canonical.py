@@ -10,12 +10,12 @@ from functools import lru_cache
 from math import comb, prod
 
 import sympy as sp
+from sympy import Expr
 
 from symacct import formula_text
 from symacct.domination import undominated
 from symacct.errors import FormulaError
 
-Expr = sp.Expr
 FUNCTIONS = tuple(formula_text.FUNCTIONS.values())
 _MAX_TERMS = 4_000  # of one product; sympy needs about 1 ms a term
 _MAX_TOTAL = 40_000

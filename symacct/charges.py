@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.graph import Placed, Ref, Tensor, total_over
-
-Expr = sp.Expr
 
 # The forward ops that each charge is for, without a trailing underscore for in place.
 CHARGED: Mapping[str, str] = {

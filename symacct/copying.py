@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Entry, Ledger, saved_bytes
 from symacct.graph import Graph, Placed, Ref, Tensor
 
-Expr = sp.Expr
 _PHASES = ("forward", "loss")
 _COPIES = ("aten.clone", "aten.repeat", "aten.repeat_interleave", "aten.contiguous")
 _CAST = "aten._to_copy"

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.charges import charged
 from symacct.conventions import Convention
 from symacct.graph import Placed, Tensor
-
-Expr = sp.Expr
 
 
 class Priced(Protocol):

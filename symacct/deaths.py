@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import TraceError
 from symacct.folding import Repeat
@@ -20,7 +21,6 @@ from symacct.graph import LASTING, Death, Tensor
 from symacct.located import Position, Run
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _EXCEPTIONS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (2, 2))
 Span = tuple[Expr, Expr]
 

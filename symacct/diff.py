@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import Literal
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.expressions import canonical
 
-Expr = sp.Expr
 Verdict = Literal["equal", "more", "less", "depends"]
 _FUNCTIONS = (sp.floor, sp.ceiling, sp.Max, sp.Min, sp.Mod)
 

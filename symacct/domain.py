@@ -13,12 +13,12 @@ from fractions import Fraction
 from math import ceil, floor, gcd
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import TraceError
 from symacct.graph import Assumption
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _POINTS = 300
 _SMALL, _LARGE = 12, 100_000
 _SCALES = (12, 12, 120, _LARGE)

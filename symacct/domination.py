@@ -10,8 +10,8 @@ from itertools import islice
 from math import prod
 
 import sympy as sp
+from sympy import Expr
 
-Expr = sp.Expr
 Exponents = tuple[int, ...]
 _SAMPLES = 8
 _LARGE = 1 << 20

@@ -9,11 +9,11 @@ from operator import index
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import FormulaError, SizeError
 from symacct.formula_text import to_text
 
-Expr = sp.Expr
 Number = int | Fraction
 _MAX_BITS = 1 << 22
 

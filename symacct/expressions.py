@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.canonical import canonical, in_floors
 from symacct.errors import FormulaError
@@ -34,7 +35,6 @@ __all__ = [
     "to_text",
 ]
 
-Expr = sp.Expr
 _MAX_POINTS = 300
 _LOWERED = 33
 _REACHES = ((3, 60), (16, 60), (200, 60), (10**6, 20))

@@ -19,12 +19,12 @@ from functools import lru_cache
 from typing import NoReturn
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import FormulaError, UnknownSymbol
 from symacct.formula_text import FUNCTIONS, MAX_POWER, is_readable
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 Token = tuple[str, str, int]
 _MAX_LENGTH = 40_000
 _MAX_DEPTH = 32

@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import FormulaError
 
-Expr = sp.Expr
 MAX_POWER = 64
 FUNCTIONS: dict[str, type[Expr]] = {
     "floor": sp.floor,

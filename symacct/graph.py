@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.dtypes import SYMBOLIC, width
 from symacct.errors import GraphError
 from symacct.symbols import symbol
-
-Expr = sp.Expr
 
 SOURCES = ("parameter", "buffer", "input", "gradient", "state", "cache", "constant")
 LASTING = ("parameter", "buffer", "state", "input")  # what the caller holds: alive from before the step to its end

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import FormulaError
 
-Expr = sp.Expr
 Monomial = tuple[tuple[Expr, int], ...]
 Values = dict[Expr, Any]
 

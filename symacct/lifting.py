@@ -13,8 +13,8 @@ from itertools import combinations, combinations_with_replacement
 from math import comb
 
 import sympy as sp
+from sympy import Expr
 
-Expr = sp.Expr
 Row = Mapping[sp.Symbol, int]
 
 

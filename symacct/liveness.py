@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.errors import GraphError
@@ -23,7 +24,6 @@ from symacct.graph import Graph, Placed, Tensor
 from symacct.symbols import symbol
 from symacct.unfolding import Life, Unfolded
 
-Expr = sp.Expr
 _FAR = 6  # repetitions from which on counts are affine: more than the exceptions at both ends of a loop
 _SEARCHED = 400
 

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.domain import Domain
 from symacct.dtypes import width
@@ -36,8 +37,6 @@ from symacct.located import (
 )
 from symacct.records import Record, Use, Value
 from symacct.symbols import symbol
-
-Expr = sp.Expr
 
 
 class Lowering:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.folding import Repeat
@@ -23,8 +24,6 @@ from symacct.graph import LASTING
 from symacct.located import Position, Run
 from symacct.records import Trace
 from symacct.symbols import symbol
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True, slots=True)

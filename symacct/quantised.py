@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import ModelFileError
 from symacct.graph import Graph, Item, Loop, Node, Tensor, total_over
 
-Expr = sp.Expr
 LEAST, BLOCK = 4096, 256
 RULE = (
     f"8-bit moments by bitsandbytes' rule: of tensors with {LEAST:,} elements or more 1 byte an element and "

@@ -11,8 +11,6 @@ from functools import cache
 
 import sympy as sp
 
-Expr = sp.Expr
-
 
 @dataclass(frozen=True, slots=True)
 class Meaning:

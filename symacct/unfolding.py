@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import GraphError, SizeError
 from symacct.graph import LASTING, Death, Graph, Item, Loop, Node
 from symacct.symbols import symbol
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True, slots=True)

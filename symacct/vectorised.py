@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr
 
 from symacct.canonical import canonical
 from symacct.errors import SizeError
@@ -21,7 +22,6 @@ from symacct.evaluation import UndefinedHere, checked, require
 from symacct.formula_text import to_text
 from symacct.integer_program import Pole, Program, program_of
 
-Expr = sp.Expr
 _CHUNK = 1 << 13  # 64 KiB of int64: what is computed stays in cache
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import prod
 
 import sympy as sp
+from sympy import Expr
 from torch import nn
 
 from symacct import oracles_parallel as torch_ranks
@@ -26,8 +27,6 @@ from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text
 from symacct.verify_shapes import unfold
 from symacct.verify_tensor import as_torch_divides, label_of, sequence_dim, styles_of, unsayable_in
-
-Expr = sp.Expr
 
 # ZeRO 3
 

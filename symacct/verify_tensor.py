@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 from torch import nn
 
 from symacct import oracles_parallel as torch_ranks
@@ -33,7 +34,6 @@ from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text
 from symacct.verify_shapes import Step, place_of, unfold
 
-Expr = sp.Expr
 _SEQUENCES = ("T", "S")
 _FUSED = "aten._scaled_dot_product_"
 

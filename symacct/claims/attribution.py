@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.parts import Part
 from symacct.claims.verdict import Term
 from symacct.report.readable import shown
 
-Expr = sp.Expr
 _MOST_PAIRS = 40
 _NEAR = 2  # in how many powers a term may differ from one that the model has
 

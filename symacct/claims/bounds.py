@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.attribution import coefficients
 from symacct.expressions import canonical
 from symacct.report.readable import shown
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 Order = tuple[Expr, Expr]
 _MOST = 3  # as many orders as one dropped term may take
 _ORDERS, _TERMS = 6, 200

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from itertools import islice
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.claims.counted import MEANINGS, PER_TOKEN, counts
@@ -25,7 +26,6 @@ from symacct.report.relations import Relations, relations
 from symacct.report.tokens import tokens_of
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 # Relations that many architectures have, in names of the glossary, and the size that a claim leaves out.
 _USUAL = {
     "f = 4*d": "f",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.bounds import kept, proved
 from symacct.claims.leading import stated
@@ -14,7 +15,6 @@ from symacct.report.grids import Column, Grid
 from symacct.report.readable import text
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _LABELS = {
     "params.total": "parameters",
     "params.active": "active",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.claims.attribution import coefficients
@@ -25,8 +26,6 @@ from symacct.expressions import Proved, canonical, compare
 from symacct.report.answer import answer
 from symacct.report.readable import shown
 from symacct.symbols import symbol
-
-Expr = sp.Expr
 
 
 def check(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import comb
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.attribution import coefficients
 from symacct.claims.names import size_of
@@ -18,7 +19,6 @@ from symacct.graph import Graph
 from symacct.report.readable import reading_of, shown
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 BOUNDS = (1, 5, 10)
 _ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
 _ROUNDS, _LONG = 32, 50

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.counted import MEANINGS, PER_TOKEN
 from symacct.errors import FormulaError, UnknownSymbol
@@ -20,7 +21,6 @@ from symacct.latex.closed import PARAMETERS, QUANTITIES, plain
 from symacct.report.readable import reading_of
 from symacct.symbols import GLOSSARY, symbol
 
-Expr = sp.Expr
 _LONGEST = 64
 _KEY = re.compile(r"[a-z]+\.[a-z_]+\Z")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger, add, saved_bytes
 from symacct.claims.counted import idle_parameters
@@ -13,7 +14,6 @@ from symacct.graph import MASTER, Placed, Tensor, total_over
 from symacct.rules import find
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _PHASES = {
     "flops.forward": ("forward", "loss"),
     "flops.backward": ("backward",),

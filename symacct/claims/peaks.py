@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.attribution import coefficients
 from symacct.claims.leading import greater
@@ -13,8 +14,6 @@ from symacct.domination import undominated
 from symacct.expressions import canonical
 from symacct.graph import Graph
 from symacct.report.readable import shown
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True, slots=True)

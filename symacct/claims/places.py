@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.attribution import Attribution, coefficients
 from symacct.claims.cases import Case, Setting, likened
 from symacct.claims.parts import Part, idle_parts, parts_of, unrepeated_parts
 from symacct.claims.verdict import Term
 
-Expr = sp.Expr
 Weighed = list[tuple[Part, dict[Expr, Expr]]]
 _MOST = 400
 

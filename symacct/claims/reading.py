@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.claims.latex import lexed
 from symacct.claims.names import FUNCTIONS, KEYS, Names
 from symacct.errors import FormulaError
 from symacct.formula_reader import Token, caret, parse_tokens
 from symacct.symbols import symbol
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True)

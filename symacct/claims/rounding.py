@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.canonical import canonical, in_floors
-
-Expr = sp.Expr
 
 
 @lru_cache(maxsize=1 << 14)

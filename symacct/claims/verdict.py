@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.expressions import to_text
 
-Expr = sp.Expr
 PROVED = ("equal", "equal-under")
 
 

@@ -8,13 +8,13 @@ from itertools import chain, islice, product
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.domain import Domain
 from symacct.errors import TraceError
 from symacct.expressions import UndefinedHere, evaluate
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _SMALL = (1, 2, 3, 4, 6, 8, 12, 16)
 _TRIED = 300
 _CORNERS = 600

@@ -91,7 +91,7 @@ _RANKS = "dp"
 @click.option("--batch", metavar="NUMBER", help="With --search: samples in a step, on all cards together.")
 @click.option(
     "--node",
-    
+
     metavar="NUMBER",
     help="With --search: cards that the card's links join; left out, 8.",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.account import add
 from symacct.certificate import Certificate
@@ -33,7 +33,6 @@ from symacct.report.tokens import tokens_of
 from symacct.rules import find
 from symacct.symbols import meaning_of
 
-Expr = sp.Expr
 _NAMES = ("module", "op")
 _MODES = {
     "train": "a training step",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.latex.blocks import Equation, Math, Text, spans
 from symacct.latex.formula import TIMES, latex, pieces, spelled
 from symacct.report.answer import Answer
 from symacct.report.tokens import BOUNDS, Tokens, more_or_less, tokens_of
 
-Expr = sp.Expr
 MEASURE = 265.0  # points: what a formula may fill beside the widest name of a quantity
 PARAMETERS = "P"
 QUANTITIES: dict[str, tuple[str, str]] = {

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import FormulaError
 from symacct.graph import Assumption
@@ -18,7 +19,6 @@ from symacct.latex.widths import width
 from symacct.report.readable import PLAIN, Reading, Term, readable
 from symacct.symbols import latex_name
 
-Expr = sp.Expr
 TIMES = r"\,"
 _STEP = 8.0
 _FENCES = {sp.floor: (r"\lfloor ", r" \rfloor"), sp.ceiling: (r"\lceil ", r" \rceil")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.account import add, saved_bytes
 from symacct.graph import Placed
@@ -13,7 +13,6 @@ from symacct.latex.closed import MEASURE, equations, name_of
 from symacct.latex.formula import TIMES, latex, pieces, written
 from symacct.report.answer import Answer
 
-Expr = sp.Expr
 _MOST_KEPT = 60
 _MOST_PEAKS = 24
 

@@ -16,14 +16,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.errors import FormulaError
 from symacct.expressions import parse, to_text
 from symacct.formula_reader import caret
 from symacct.symbols import GREEK
 
-Expr = sp.Expr
 _MAX_LENGTH = 40_000
 _MAX_DEPTH = 30
 _BLANK = re.compile(r"(?:\\left|\\right)(?![A-Za-z])|\\\\|\\[,;!: ]|\\q?quad(?![A-Za-z])|[&\s]")

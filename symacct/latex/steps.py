@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Entry, add
 from symacct.graph import Tensor
@@ -15,7 +16,6 @@ from symacct.latex.formula import latex
 from symacct.report.answer import Answer
 from symacct.rules import find
 
-Expr = sp.Expr
 _PARTS = (
     ("forward", "Forward pass", ("forward", "loss"), "flops.forward"),
     ("backward", "Backward pass", ("backward",), "flops.backward"),

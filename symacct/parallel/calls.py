@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.graph import Node, Ref, Tensor
 from symacct.parallel.layout import WHOLE, Layout, Part, Summand, local_shape
 
-Expr = sp.Expr
 Shape = tuple[Expr, ...]
 _WHOLE_VIEWS = ("aten.view", "aten._unsafe_view", "aten.t", "aten.transpose", "aten.permute", "aten.expand", "aten.detach", "aten.unsqueeze")
 _EARLIER = ("forward", "loss")

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.graph import Graph, Placed, Tensor, total_over
 from symacct.parallel.holdings import stands
 from symacct.parallel.layout import GRADIENT
 
-Expr = sp.Expr
 PASSES = {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2, "send": None}
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.parallel.collectives import Traffic
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.graph import Node
 from symacct.parallel.layout import Part
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ and keeps what it did before, and only the weights and what is sent change.
 from __future__ import annotations
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import Unsupported
 from symacct.graph import Graph, Placed, Ref, Tensor, total_over
 from symacct.parallel.collectives import Traffic
 from symacct.parallel.holdings import Holding
 
-Expr = sp.Expr
 _PRODUCTS = ("aten.bmm", "aten.mm", "aten.addmm", "aten.baddbmm", "aten._grouped_mm")
 
 

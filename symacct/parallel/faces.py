@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.parallel.layout import Layout, Part, viewed
 
-Expr = sp.Expr
 Shape = tuple[Expr, ...]
 Face = Callable[[dict[str, Any], Part, Shape, Sequence[Shape]], "Part | None"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import saved_bytes
 from symacct.errors import Unsupported
@@ -12,7 +13,6 @@ from symacct.graph import Graph, Loop, Placed, total_over
 from symacct.parallel.layout import GRADIENT
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 BEFORE, INSIDE, AFTER = "before", "inside", "after"
 _FORWARD = ("forward", "loss")
 

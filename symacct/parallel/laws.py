@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.parallel.faces import FACES, face
 from symacct.parallel.layout import SUMMAND, WHOLE, Layout, Part, Summand
 from symacct.rules.pointwise import COUNTS
 
-Expr = sp.Expr
 Shape = tuple[Expr, ...]
 
 

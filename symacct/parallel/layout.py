@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import sympy as sp
+from sympy import Expr
 
-Expr = sp.Expr
 ONE = sp.Integer(1)
 GRADIENT = "gradient"  # the note of a collective that a step needs once, however many micro-batches it has
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import GraphError
 from symacct.graph import Graph, Node, Ref
@@ -21,7 +22,6 @@ from symacct.parallel.holdings import AFTER, BEFORE, Holding, depth_of, position
 from symacct.parallel.pipeline import Stage
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 ONE = sp.Integer(1)
 
 

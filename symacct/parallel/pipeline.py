@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import sympy as sp
-
-Expr = sp.Expr
+from sympy import Expr
 
 
 @dataclass(frozen=True, slots=True)

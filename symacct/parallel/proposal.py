@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.graph import SOURCES, Graph, Node, Ref
 from symacct.parallel.faces import FACES, face
@@ -19,7 +20,6 @@ from symacct.parallel.layout import WHOLE, Layout, Part, divided
 from symacct.parallel.sharding import Division, Refusal, Sharder
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _PARTING = ("aten.split", "aten.split_with_sizes", "aten.unsafe_split", "aten.unbind", "aten.select")
 _PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.conventions import Convention
@@ -37,7 +38,6 @@ from symacct.parallel.styles import read_styles
 from symacct.parallel.tensor import sharded
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 ONE = sp.Integer(1)
 _SEQUENCES = ("T", "S")
 

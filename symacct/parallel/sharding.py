@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.domain import Domain
 from symacct.errors import Unsupported
@@ -29,7 +30,6 @@ from symacct.parallel.lifetimes import Birth
 from symacct.parallel.products import product  # noqa: F401  registers the laws of products
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _POINTS = 4
 _PASSES = ("forward", "loss")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import Unsupported
 from symacct.graph import Assumption, Graph, SymbolInfo
 from symacct.parallel.layout import Part
 from symacct.parallel.lifetimes import deaths_of
 from symacct.parallel.sharding import Division, Sharder
-
-Expr = sp.Expr
 
 
 def sharded(graph: Graph, division: Division) -> Graph:

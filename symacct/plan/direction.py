@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import sympy as sp
-
-Expr = sp.Expr
+from sympy import Expr
 
 
 def direction(expr: Expr, size: sp.Symbol) -> int | None:

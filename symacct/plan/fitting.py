@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
@@ -16,7 +17,6 @@ from symacct.plan.direction import direction
 from symacct.plan.solving import Ceiling, Inverse, Solved, inverse, largest
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 Sizes = Mapping[str, int]
 KINDS = {
     "weights": "bytes.params",

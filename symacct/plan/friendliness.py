@@ -13,13 +13,13 @@ from fractions import Fraction
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Entry, Ledger, add, saved_bytes
 from symacct.evaluation import evaluate
 from symacct.graph import Placed, Ref, Tensor, total_over
 from symacct.plan.fusion import least_product
 
-Expr = sp.Expr
 MULTIPLES = (8, 64, 128)
 TILE = 128
 _OPERANDS = {

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Entry, Ledger, add
 from symacct.dtypes import FLOATING
 from symacct.graph import SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.rules import find
 
-Expr = sp.Expr
 ZERO = sp.Integer(0)
 _COPIES = frozenset(
     f"aten.{name}"

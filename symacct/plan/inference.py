@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.plan.question import Case, Question, passes_a_second
 from symacct.plan.serving import Pass, cache_bytes, moving, picked, weights_read
 from symacct.plan.training_time import each_step, samples_of, tokens_of, utilisation
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True)

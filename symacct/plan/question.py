@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.devices import Device, precision_of
 from symacct.errors import SizeError
 from symacct.graph import Assumption
 
-Expr = sp.Expr
 UNITS = ("tokens", "samples", "steps")
 _EXAMPLE = 64
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
@@ -19,7 +20,6 @@ from symacct.plan.serving import cache_bytes, moving
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 Under = Callable[[Expr], Expr]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.errors import SymacctError
@@ -17,7 +18,6 @@ from symacct.plan.question import Case
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 Sizes = Mapping[str, int]
 Derive = Callable[..., Ledger]
 Measure = Callable[[Ledger], Demand]

@@ -20,6 +20,7 @@ from fractions import Fraction
 from functools import cached_property
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger, add
 from symacct.devices import Device, precision_of
@@ -29,7 +30,6 @@ from symacct.evaluation import evaluate
 from symacct.graph import SOURCES, total_over
 from symacct.plan.fusion import Kernel, kernels, launches
 
-Expr = sp.Expr
 TRAFFIC = ("unfused", "fused", "products")
 _VECTOR = "fp32"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr
 
 from symacct.devices import Device
 from symacct.errors import SizeError
@@ -21,7 +22,6 @@ from symacct.parallel.holdings import AFTER, BEFORE, INSIDE
 from symacct.plan.shares import Share, Way
 
 Arrays = Mapping[str, Any]
-Expr = sp.Expr
 _CHUNK = 1 << 14  # rows whose arrays stay in cache
 BIG, BEATEN = "does not fit", "slower than one that needs no more memory"
 COLUMNS = ("dp", "t", "c", "p", "m", "B", "zero")

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import add
 from symacct.graph import Graph, total_over
 from symacct.plan.training_time import HOUR
 
-Expr = sp.Expr
 Number = int | Fraction
 MILLION = 10**6
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.errors import Unsupported
@@ -31,7 +32,6 @@ from symacct.parallel.holdings import (
 from symacct.parallel.rank import divided
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 ENDS = (BEFORE, INSIDE, AFTER)
 
 

@@ -15,12 +15,12 @@ from math import isqrt
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.plan.direction import direction
 
-Expr = sp.Expr
 _FAR = 1 << 128  # what fits at this size fits at every one that is meant
 _STEPS = 1 << 12  # how many sizes beside the solution are tried for an allowed one
 _SCANNED = 1 << 14

@@ -12,7 +12,7 @@ from fractions import Fraction
 from statistics import quantiles
 from typing import Any
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.devices import Device, precision_of
@@ -20,7 +20,6 @@ from symacct.evaluation import Number, evaluate
 from symacct.plan.roofline import Roofline, chief_dtype, model_flops, roofline
 from symacct.plan.training_time import samples_of, tokens_of
 
-Expr = sp.Expr
 Clock = Callable[[], int]
 SECOND = 10**9
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
@@ -25,8 +26,6 @@ from symacct.plan.training_time import (
     tokens_of,
     utilisation,
 )
-
-Expr = sp.Expr
 
 
 @dataclass(frozen=True)

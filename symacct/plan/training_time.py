@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.conventions import Convention
 from symacct.errors import SizeError
 from symacct.evaluation import evaluate
 from symacct.graph import Graph
 
-Expr = sp.Expr
 Number = int | Fraction
 HOUR, DAY = 3600, 86400
 PETAFLOP_DAY = 10**15 * DAY

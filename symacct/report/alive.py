@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import add
 from symacct.errors import GraphError, TraceError
@@ -23,7 +24,6 @@ from symacct.report.numbers import grouped, share, size
 from symacct.report.readable import text
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _TRIES = 300
 _LARGEST = 1 << 24
 _WHERE = {0: "first", -1: "last"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.errors import SizeError
@@ -14,7 +15,6 @@ from symacct.report.readable import Reading, Term, readable, reading_of, shown
 from symacct.report.relations import Relations, agreeing, numbers, relations, turned
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _LED = ("params.total", "flops.forward", "flops.step")
 
 

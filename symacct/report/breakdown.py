@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import KINDS, Entry, add
 from symacct.errors import SizeError
@@ -14,7 +15,6 @@ from symacct.report.grids import Column, Grid
 from symacct.report.numbers import flops, share
 from symacct.report.readable import text
 
-Expr = sp.Expr
 KEYS = ("module", "op", "phase", "kind")
 _FORWARD = ("forward", "loss")
 _MOST = 24

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger, add
 from symacct.graph import Placed, total_over
-
-Expr = sp.Expr
 
 MEANINGS = {
     "all": "all parameters, tied ones once",

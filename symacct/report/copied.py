@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.copying import Copy, copies
 from symacct.plan.fusion import Kernel, kernels
@@ -17,7 +18,6 @@ from symacct.report.grids import Page
 from symacct.report.numbers import size
 from symacct.report.readable import text
 
-Expr = sp.Expr
 _INDENT = 11
 
 

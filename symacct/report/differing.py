@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.diff import Crossover, Difference, differences
@@ -22,7 +23,6 @@ from symacct.report.readable import Reading, readable, reading_of, text
 from symacct.report.relations import Relations, numbers, relations
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _INDENT = 13
 _LEADING = ("T", "S", "B", "V", "d", "L", "f")
 

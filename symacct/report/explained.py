@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.account import Entry, Ledger, saved_bytes
 from symacct.copying import copies
@@ -24,7 +24,6 @@ from symacct.report.numbers import flops, size
 from symacct.report.readable import text
 from symacct.rules import find
 
-Expr = sp.Expr
 _INDENT = 11
 _BROUGHT = {
     "parameter": "A parameter of the model.",

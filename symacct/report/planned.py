@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-import sympy as sp
-
 from symacct.evaluation import evaluate
 from symacct.plan.fitting import ABOVE, BELOW, EXACT, Form, Solution
 from symacct.plan.planning import Plan
@@ -23,7 +21,6 @@ from symacct.report.rates import duration, rate
 from symacct.report.readable import text
 from symacct.report.summary import conditions, headline, sizes, totals
 
-Expr = sp.Expr
 _INDENT = 13
 _ROWS = (
     Column("quantity"),

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.plan.solving import Inverse
 from symacct.report.answer import Answer
 from symacct.report.numbers import grouped
 from symacct.report.readable import text
-
-Expr = sp.Expr
 
 
 def written(expr: Expr, answer: Answer) -> str:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.graph import Graph, Tensor
 from symacct.symbols import GLOSSARY, symbol
 
-Expr = sp.Expr
 Factors = tuple[tuple[Expr, int], ...]
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _RANK = {name: rank for rank, name in enumerate(GLOSSARY)}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.domain import Domain
 from symacct.errors import SizeError
@@ -14,7 +15,6 @@ from symacct.expressions import parse, to_text
 from symacct.graph import Assumption
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 Way = tuple[sp.Symbol, Expr]
 _HEAD_WIDTHS = ("d_h", "d_head", "head_dim")
 _WIDTHS = ("d", "d_model", "n_embd", "hidden_size")

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.devices import precision_of
 from symacct.evaluation import evaluate
@@ -19,7 +20,6 @@ from symacct.report.rates import digits, duration, percent, rate
 from symacct.report.readable import Reading, readable, reading_of, text
 from symacct.report.unroofed import besides
 
-Expr = sp.Expr
 Under = Callable[[Expr], Expr]
 _MOST = 12
 _OPS = 6

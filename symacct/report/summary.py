@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.dtypes import SYMBOLIC
 from symacct.quantised import BLOCK, LEAST
@@ -16,7 +17,6 @@ from symacct.report.readable import text
 from symacct.report.tokens import Tokens, said, tokens_of
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _MODES = {
     "train": "training step",
     "forward": "forward pass",

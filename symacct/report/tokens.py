@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.report.answer import Answer
 from symacct.report.choices import counts
 from symacct.report.readable import text
 from symacct.symbols import symbol
 
-Expr = sp.Expr
 _PER_TOKEN = 6
 BOUNDS = (1, 5, 10)  # percent
 _USED = {"matmul": "used in products", "active matmul": "used in products on one token"}

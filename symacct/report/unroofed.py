@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
-import sympy as sp
+from sympy import Expr
 
 from symacct.evaluation import evaluate
 from symacct.plan import friendliness, slowness
@@ -14,7 +14,6 @@ from symacct.report.numbers import grouped, size
 from symacct.report.rates import duration, percent, rate
 from symacct.report.readable import readable, reading_of, text
 
-Expr = sp.Expr
 Under = Callable[[Expr], Expr]
 _MOST = 12
 _HOST_LAUNCH = Fraction(

@@ -25,10 +25,10 @@ from types import MappingProxyType
 from typing import Any
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.graph import Tensor
 
-Expr = sp.Expr
 ZERO = sp.Integer(0)
 KINDS = ("product", "elementwise", "reduction", "transcendental", "recomputed")
 
