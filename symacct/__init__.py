@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-try:
-    from symacct.api import Ledger, derive
-except ImportError:
-    pass
+from symacct.api import Ledger, derive
 
 __all__ = ["Ledger", "derive"]
 __version__ = "0.1.0"

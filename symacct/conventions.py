@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 from symacct.errors import SizeError
 
@@ -92,7 +93,7 @@ def convention(name: str | None = None, **switches: str | None) -> Convention:
     if key not in NAMED:
         near = get_close_matches(key, NAMED, 1)
         raise SizeError(f"no convention {key!r}; " + (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(NAMED)}")
-    changed = {switch: value for switch, value in switches.items() if value is not None}
+    changed: dict[str, Any] = {switch: value for switch, value in switches.items() if value is not None}
     for switch, value in changed.items():
         if switch not in CHOICES:
             raise SizeError(f"no switch {switch!r}; there are {', '.join(CHOICES)}")

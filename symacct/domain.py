@@ -62,7 +62,8 @@ class Domain:
             broken = [a for a in self.assumptions if not a.holds(numbers)]
             if not broken:
                 return point
-            if not any([_repair(a, point, numbers, fixed) for a in broken]):
+            repaired = [_repair(a, point, numbers, fixed) for a in broken]  # all, not up to the first
+            if not any(repaired):
                 return None
         return None
 

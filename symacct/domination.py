@@ -81,7 +81,7 @@ def _reaches(a: _Candidate, b: _Candidate, bases: list[Expr]) -> bool:
     if any(x < y for x, y in zip(a.samples, b.samples, strict=True)):
         return False
     monomials = sorted(a.terms.keys() | b.terms.keys(), reverse=True)
-    difference = {m: coeff for m in monomials if (coeff := a.terms.get(m, 0) - b.terms.get(m, 0))}
+    difference = {m: coeff for m in monomials if (coeff := a.terms.get(m, Fraction(0)) - b.terms.get(m, Fraction(0)))}
     if not all(base.is_nonnegative for m in difference for base, e in zip(bases, m, strict=True) if e):
         return False
     sizes = [base.is_Symbol and base.is_positive for base in bases]

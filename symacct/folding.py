@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import sympy as sp
@@ -170,7 +171,7 @@ def _breaks(items: tuple[Item, ...], begin: int, length: int) -> int:
     """How often the index of the layer changes within a copy."""
     indices = [_index(items[begin + p].path, items[begin + p + length].path) for p in range(length)]
     known = [index for index in indices if index is not None]
-    return sum(x != y for x, y in zip(known, known[1:], strict=False))
+    return sum(x != y for x, y in pairwise(known))
 
 
 def _strays(items: tuple[Item, ...], begin: int, length: int, copies: int) -> int:
@@ -191,8 +192,9 @@ def _differing(path: str, later: str) -> tuple[int, ...]:
 def _index(path: str, later: str) -> int | None:
     """The first index in which the module paths of two copies of a node differ, as the earlier one has it."""
     for mine, other in zip(path.split("."), later.split("."), strict=False):
-        if mine != other and _ENDING.search(mine) and _ENDING.search(other):
-            return int(_ENDING.search(mine).group())
+        ending = _ENDING.search(mine)
+        if mine != other and ending and _ENDING.search(other):
+            return int(ending.group())
     return None
 
 

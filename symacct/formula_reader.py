@@ -78,7 +78,7 @@ class _Reader:
         stripped = text.rstrip(" \t\r\n")
         if tokens is None:
             found = _TOKEN.finditer(stripped)
-            tokens = [(m.lastgroup or "", m[m.lastgroup], m.start(m.lastgroup)) for m in found]
+            tokens = [(kind, m[kind], m.start(kind)) for m in found if (kind := m.lastgroup or "")]
         self.tokens = [*tokens, ("end", "", len(stripped))]
         self.at = self.depth = self.under = 0
         self.seen: dict[str, int] = {}
@@ -237,7 +237,9 @@ class _Reader:
 
 def _times(factors: list[Expr]) -> Expr:
     """The product, without distributing a number over a sum as sympy would. Sizes are gathered for speed."""
-    coeff, powers, bodies = sp.S.One, {}, []
+    coeff: Expr = sp.S.One
+    powers: dict[Expr, Expr] = {}
+    bodies: list[Expr] = []
     for factor in factors:
         if factor.is_Symbol:
             powers[factor] = powers.get(factor, 0) + 1

@@ -28,6 +28,7 @@ from symacct.symbols import symbol
 
 SOURCES = ("parameter", "buffer", "input", "gradient", "state", "cache", "constant")
 LASTING = ("parameter", "buffer", "state", "input")  # what the caller holds: alive from before the step to its end
+HELD = "held"  # the note of a constant that the model holds as a plain attribute
 MASTER = "master"  # the note of a state that is a float32 copy of its parameter
 PHASES = ("forward", "loss", "backward", "recompute", "optimizer")
 
@@ -264,7 +265,7 @@ def validate(graph: Graph) -> None:
     """The laws of a graph: names are unique, operands are defined, every symbol is declared."""
     names: set[str] = set()
     values: set[str] = set()
-    declared = {sym for sym in graph.symbols}
+    declared = set(graph.symbols)
     for place in graph.placed():
         if place.node.name in names:
             raise GraphError(f"{graph.target}: two nodes are named {place.node.name}")

@@ -140,7 +140,8 @@ class _Builder:
         return Polynomial(dict(cleared)), divisor, monomial
 
     def term(self, expr: Expr) -> tuple[Fraction, Counter]:
-        coeff, powers = Fraction(1), Counter()
+        coeff = Fraction(1)
+        powers: Counter = Counter()
         for factor in sp.Mul.make_args(expr):
             if factor.is_Rational:
                 coeff *= Fraction(factor.p, factor.q)

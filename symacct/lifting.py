@@ -41,7 +41,7 @@ def lift(rows: Sequence[Row], values: Sequence[int], symbols: Sequence[sp.Symbol
 def _spread(seen: Mapping[tuple[int, ...], int], symbols: Sequence[sp.Symbol]) -> list[tuple[int, ...]]:
     """The points, those that differ in sizes first: iterations of one run rarely refute a candidate."""
     met: dict[tuple[int, ...], int] = {}
-    order = []
+    order: list[tuple[int, int, tuple[int, ...]]] = []
     for point in seen:
         sizes = tuple(n for n, s in zip(point, symbols, strict=True) if s.is_positive)
         met[sizes] = met.get(sizes, 0) + 1
@@ -147,7 +147,7 @@ def _lifted(rows: Sequence[Row], values: Sequence[Fraction]) -> Expr | None:
 def _sum(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
     for terms, degree in ((2, 1), (3, 1), (2, 2), (2, 3), (3, 2)):
         basis = _exponents(len(symbols), degree)
-        if len(basis) > 40 and terms > 2 or len(basis) > 130 or len(points) < terms + 2:
+        if (len(basis) > 40 and terms > 2) or len(basis) > 130 or len(points) < terms + 2:
             continue
         columns = [[_value(powers, point) for point in points] for powers in basis]
         for chosen in combinations(range(len(basis)), terms):

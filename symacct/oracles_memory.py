@@ -56,7 +56,7 @@ def saved_bytes(
 
     `call(inputs)` runs the model. Inputs are copied for the run and let go of: one that survives was kept.
     """
-    originals = [t for t in _tensors(inputs)]
+    originals = list(_tensors(inputs))
     input_bytes = {_ref(t).cdata: t.untyped_storage().nbytes() for t in originals}
     copies = tree_map_only(Tensor, _copy, inputs)
     copy_refs = [_ref(t) for t in _tensors(copies)]

@@ -37,8 +37,8 @@ class Candidate:
 def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[str, Expr], structural: Sequence[str]) -> tuple[Candidate, ...] | None:
     """The undominated candidates for the peak; None when live bytes follow no rule that the runs confirm."""
     sizes = sorted(set(storages.values()), key=str)
-    known = runs[0].trace.sizes  # a count that depends on the data is none
-    if any(not s.is_positive or s.name not in known for size in sizes for s in size.free_symbols):
+    sized = runs[0].trace.sizes  # a count that depends on the data is none
+    if any(not s.is_positive or s.name not in sized for size in sizes for s in size.free_symbols):
         return None
     timelines = [_Timeline(run, names, storages, sizes) for run in runs]
     fit = _Fit(timelines, structural, sizes)

@@ -88,7 +88,7 @@ class Trace:
     deaths: list[tuple[int, int]] = field(default_factory=list)
     storages: dict[int, Any] = field(default_factory=dict)
     pins: list[Pin] = field(default_factory=list)
-    guards: list[tuple[Any, str]] = field(default_factory=list)
+    guards: list[tuple[Any, str, bool]] = field(default_factory=list)
     merged: list[tuple[Any, Any, str]] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     outputs: tuple[int, ...] = ()

@@ -58,8 +58,9 @@ def assert_filed(target: Ledger | str | Path, filed: Filed) -> Verdict:
         "at": filed.sizes or None,
         "map": filed.mapped,
         "convention": filed.convention,
+        **filed.switches,
     }
-    return assert_formula(target, filed.formula, **options, verdict=filed.verdict or None, **filed.switches)
+    return assert_formula(target, filed.formula, verdict=filed.verdict or None, **options)
 
 
 @lru_cache(maxsize=16)

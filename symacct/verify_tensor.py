@@ -116,7 +116,7 @@ def label_of(name: str, labels: Mapping[str, Any]) -> str:
 
 
 def as_torch_divides(
-    real: runs.Real, tensors: Tensors, shards: torch_ranks.Shards | None = None
+    real: runs.Real, tensors: Tensors | None, shards: torch_ranks.Shards | None = None
 ) -> torch_ranks.Rank:
     """The first rank of torch's. Raises Unsupported where the model's own code does not go through
     DTensor.

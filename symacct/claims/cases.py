@@ -145,8 +145,8 @@ class Setting:
     def supposable(self) -> list[tuple[str, ...]]:
         """Usual relations that the known sizes obey, and pairs of them."""
         found = [text for text in self.usual if self._consistent(text)]
-        pairs = [(a, b) for i, a in enumerate(found) for b in found[i + 1 :]]
-        return [(text,) for text in found] + pairs
+        pairs = ((a, b) for i, a in enumerate(found) for b in found[i + 1 :])
+        return [*((text,) for text in found), *pairs]
 
     @cached_property
     def usual(self) -> list[str]:
@@ -219,11 +219,12 @@ class Setting:
         """One switch changed, then two."""
         now = self.ledger.convention
         changes = [(s, v) for s in _SWITCHES for v in CHOICES[s] if v != getattr(now, s)]
-        yield from ((replace(now, name="", **{s: v}), (f"{s} = {v}",)) for s, v in changes)
+        switched = lambda **change: replace(now, name="", **change)  # noqa: E731
+        yield from ((switched(**{s: v}), (f"{s} = {v}",)) for s, v in changes)
         for i, (s, v) in enumerate(changes):
             for t, w in changes[i + 1 :]:
                 if s != t:
-                    yield replace(now, name="", **{s: v, t: w}), (f"{s} = {v}", f"{t} = {w}")
+                    yield switched(**{s: v, t: w}), (f"{s} = {v}", f"{t} = {w}")
 
 
 def _in_sizes(usual: str, graph: Graph) -> str:

@@ -298,7 +298,8 @@ def size_of(concept: str, graph: Graph) -> str | None:
 
 def definitions(texts: Iterable[str], graph: Graph) -> tuple[list[str], list[str]]:
     """Relations between sizes, and those that say what D or N is, the latter as for `--map`."""
-    sizes, meant = [], []
+    sizes: list[str] = []
+    meant: list[str] = []
     for text in texts:
         name, sign, _ = text.partition("=")
         own = name.strip() in ("D", "N") and name.strip() not in graph.symbols

@@ -55,7 +55,7 @@ class Peaks:
             for place in self.graph.sources(op):
                 label = place.node.label.rpartition(".")[0] if op == "state" else place.node.label
                 owner.update((out.storage, label) for out in place.node.outputs)
-        late = set()
+        late: set[str] = set()
         for place in self.graph.ops:  # what the optimizer makes follows its first operands, entry by entry
             if place.node.phase == "optimizer":
                 late.update(out.value for out in place.node.outputs)

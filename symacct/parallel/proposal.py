@@ -145,7 +145,7 @@ class _Proposer(Sharder):
             maker = self.maker.get(value or "")
             if maker is None or maker.op in SOURCES:
                 return
-            operands = [ref for ref in maker.refs]
+            operands = list(maker.refs)
             if maker.op in _PRODUCTS:
                 held = self.layouts.get(operands[-2].value)
                 if isinstance(held, Part) and held.origin:

@@ -16,7 +16,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.account import Entry, Ledger, add, saved_bytes
-from symacct.evaluation import evaluate
+from symacct.evaluation import Number, evaluate
 from symacct.graph import Placed, Ref, Tensor, total_over
 from symacct.plan.fusion import least_product
 
@@ -57,7 +57,7 @@ class Side:
     """
 
     side: Expr
-    size: int
+    size: Number
     divisor: int
     share: Fraction
     modules: tuple[str, ...]
@@ -100,7 +100,7 @@ def padded(ledger: Ledger, sizes: Mapping[str, int], multiple: int) -> Fraction:
     return after / before if before else Fraction(1)
 
 
-def _factor(numbers: Iterable[int], multiple: int) -> Fraction:
+def _factor(numbers: Iterable[Number], multiple: int) -> Fraction:
     factor = Fraction(1)
     for number in numbers:
         factor *= Fraction(-(-number // multiple) * multiple, number) if number >= multiple else 1

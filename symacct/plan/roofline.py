@@ -287,7 +287,8 @@ def _products_alone(ledger: Ledger, chosen: Iterable[Kernel]) -> Expr:
 
 
 def _work(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Kernel, int, int, int]:
-    return kernel, *(_whole(expr, sizes, kernel) for expr in (kernel.product, kernel.other, kernel.bytes))
+    product, other, moved = (_whole(expr, sizes, kernel) for expr in (kernel.product, kernel.other, kernel.bytes))
+    return kernel, product, other, moved
 
 
 def _whole(expr: Expr, sizes: Mapping[str, int], kernel: Kernel) -> int:

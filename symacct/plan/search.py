@@ -8,7 +8,7 @@ waited for. A rank's bytes are its states and what it keeps, as `parallel` count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,7 +208,7 @@ def numeric(expr: Expr, given: Arrays) -> Any:
         return total
     if expr.is_Pow:
         return numeric(expr.base, given) ** float(expr.exp)
-    functions = {sp.floor: np.floor, sp.ceiling: np.ceil, sp.Max: np.maximum.reduce, sp.Min: np.minimum.reduce}
+    functions: dict[Any, Callable[[Any], Any]] = {sp.floor: np.floor, sp.ceiling: np.ceil, sp.Max: np.maximum.reduce, sp.Min: np.minimum.reduce}
     function = functions[expr.func]
     arguments = [numeric(arg, given) for arg in expr.args]
     return function(arguments[0]) if len(arguments) == 1 else function(np.broadcast_arrays(*arguments))

@@ -16,10 +16,10 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.account import add
+from symacct.evaluation import Number
 from symacct.graph import Graph, total_over
 from symacct.plan.training_time import HOUR
 
-Number = int | Fraction
 MILLION = 10**6
 
 
@@ -93,7 +93,7 @@ def picked(experts: int, chosen: int, picks: int) -> Fraction:
     return experts * (1 - (1 - Fraction(chosen, experts)) ** picks)
 
 
-def weights_read(total: int, active: int, experts: int, chosen: int, picks: int) -> Fraction:
+def weights_read(total: Number, active: Number, experts: int, chosen: int, picks: int) -> Fraction:
     """Parameters that a pass over `picks` tokens reads: what every token uses, and the experts that some
     token picks.
 

@@ -1,12 +1,12 @@
 """What a way to divide a graph costs, as formulas in the batch and the context degree alone: made once for each way.
 
-A way fixes the tensor-parallel degree, sequence parallelism and recomputation; what data and pipeline ranks do with it
-is arithmetic on these formulas, done for many degrees at once in `search`.
+A way fixes the tensor-parallel degree, sequence parallelism and recomputation; what data, expert and pipeline ranks do
+with it is arithmetic on these formulas, done for many degrees at once in `search`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import sympy as sp
@@ -17,6 +17,7 @@ from symacct.errors import Unsupported
 from symacct.graph import Graph
 from symacct.parallel.collectives import traffic_of
 from symacct.parallel.degrees import Degrees, names_for
+from symacct.parallel.experts import expert_traffic
 from symacct.parallel.holdings import (
     AFTER,
     BEFORE,
@@ -33,6 +34,8 @@ from symacct.parallel.rank import divided
 from symacct.symbols import symbol
 
 ENDS = (BEFORE, INSIDE, AFTER)
+Held = Mapping[tuple[str, bool], int]
+At = Callable[[Expr], Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +52,30 @@ class Way:
 class Share:
     """The formulas of a way: numbers where only the model's sizes matter, else in the batch and the context degree.
 
-    `params`, `grads`, `states` are bytes by place in depth, `scalars` bytes of single numbers; `kept` bytes a pass by
-    place; `flops` (hardware) a pass by place; `sent` bytes by ring a pass by axis and place; `handed` bytes between stages; `layers` how many layers there are, 0 where the graph cannot be cut;
-    `conditions` what the context degree must meet: the condition in words, a multiple and its divisor.
+    `params`, `grads`, `states`, `units` (of one layer) are bytes by place in depth and by whether they belong to
+    experts; `scalars` bytes of single numbers, by whether the experts' ranks divide them; `kept` bytes a pass by place;
+    `flops` (hardware) a pass by place; `sent` bytes by ring by axis, place and whether a step sends them once rather
+    than in each pass; `routed` the payload of what a pass sends to experts and back; `handed` bytes between stages,
+    `tied` those of gradients that both ends share; `layers` how many layers there are, 0 where the graph cannot be cut;
+    `experts` how many experts, 0 where none can be spread, for the reason `unspread`; `conditions` what the context
+    degree must meet: the condition in words, a multiple and its divisor.
     """
 
     way: Way
-    params: Mapping[str, int]
-    grads: Mapping[str, int]
-    states: Mapping[str, int]
-    scalars: Mapping[str, int]
+    params: Held
+    grads: Held
+    states: Held
+    scalars: Held
+    units: Held
     kept: Mapping[str, Expr]
     flops: Mapping[str, Expr]
-    sent: Mapping[tuple[str, str], Expr]
+    sent: Mapping[tuple[str, str, bool], Expr]
+    routed: Expr
     handed: Expr
+    tied: int
     layers: int
+    experts: int
+    unspread: str
     conditions: tuple[tuple[str, Expr, Expr], ...]
 
 
@@ -79,24 +91,48 @@ def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share
     if kept is None:
         raise Unsupported(f"what {graph.target} keeps for backward follows no rule, so nothing can be searched")
     depth = depth_of(local)
-    sent: dict[tuple[str, str], Expr] = {}
-    for key, ranks, on in (("tp", t, way.tensor > 1), ("cp", c, way.context)):
-        for x in traffic_of(local, key, ranks) if on else ():
-            if not x.once:
-                sent[key, x.place] = sent.get((key, x.place), sp.Integer(0)) + at(x.ring)
+    axes = [(key, names.of[key]) for key, on in (("tp", way.tensor > 1), ("cp", way.context)) if on]
+    one = _one(local)
+    routed, unspread = _routed(local, held)
     return Share(
-        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "state", "scalars")), {k: at(v) for k, v in kept.items()},
-        {where: at(v) for where, v in _flops(local).items()}, {k: sp.expand(v) for k, v in sent.items()},
-        at(_handed(local)), int(numbers.get(symbol(depth), 0)) if depth and _one(local) else 0,
-        tuple((a.short, at(a.left), at(a.right)) for a in local.assumptions if a.kind == "divides" and c in (a.left.free_symbols | a.right.free_symbols)),
-    )
+        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "state", "scalars", "unit")),
+        {k: at(v) for k, v in kept.items()}, {where: at(v) for where, v in _flops(local).items()}, _sent(local, axes, at),
+        at(routed), at(boundary(local)) if one else sp.Integer(0),
+        sum(int(at(h.grad)) for h in held if {BEFORE, AFTER} <= set(h.where)),
+        int(numbers.get(symbol(depth), 0)) if depth and one else 0,
+        0 if unspread or "E" not in sizes else sizes["E"], unspread,
+        tuple((a.short, at(a.left), at(a.right)) for a in local.assumptions if a.kind == "divides" and a not in graph.assumptions),
+    )  # fmt: skip
 
 
-def _by_place(held: tuple[Holding, ...], kind: str, at: object) -> dict[str, int]:
-    found = dict.fromkeys((*ENDS, "both"), 0)
+def _sent(graph: Graph, axes: list[tuple[str, sp.Symbol]], at: At) -> dict[tuple[str, str, bool], Expr]:
+    """Bytes by ring. What context ranks sum of gradients is left to those of the data."""
+    found: dict[tuple[str, str, bool], Expr] = {}
+    for key, ranks in axes:
+        for x in traffic_of(graph, key, ranks):
+            if not (x.once and key == "cp"):
+                place = key, x.place, x.once
+                found[place] = found.get(place, sp.Integer(0)) + at(x.ring)
+    return {place: sp.expand(expr) for place, expr in found.items()}
+
+
+def _routed(graph: Graph, held: tuple[Holding, ...]) -> tuple[Expr, str]:
+    """The payload of a pass to experts and back, and why there is none."""
+    if not any(h.expert for h in held):
+        return sp.Integer(0), "no weights of experts"
+    try:
+        rows = expert_traffic(graph, held, symbol("e"), sp.Integer(1))
+    except Unsupported as error:
+        return sp.Integer(0), str(error)
+    return sp.expand(sp.Add(*(x.payload for x in rows))), ""
+
+
+def _by_place(held: tuple[Holding, ...], kind: str, at: At) -> dict[tuple[str, bool], int]:
+    found = {(where, apart): 0 for where in (*ENDS, "both") for apart in (False, True)}
     for h in held:
         where = "both" if BEFORE in h.where and AFTER in h.where else h.where[0]
-        found[where] += int(at(getattr(h, kind)))  # type: ignore[operator]
+        apart = h.expert and not (kind == "scalars" and h.stacked)
+        found[where, apart] += int(at(getattr(h, kind)))
     return found
 
 
@@ -116,7 +152,3 @@ def _one(graph: Graph) -> bool:
     except Unsupported:
         return False
     return True
-
-
-def _handed(graph: Graph) -> Expr:
-    return boundary(graph) if _one(graph) else sp.Integer(0)

@@ -17,10 +17,9 @@ from sympy import Expr
 
 from symacct.conventions import Convention
 from symacct.errors import SizeError
-from symacct.evaluation import evaluate
+from symacct.evaluation import Number, evaluate
 from symacct.graph import Graph
 
-Number = int | Fraction
 HOUR, DAY = 3600, 86400
 PETAFLOP_DAY = 10**15 * DAY
 ESTIMATES = ("exact", "6ND", "6ND+attention")

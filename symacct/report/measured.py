@@ -118,7 +118,7 @@ def as_json(answer: Answer, speed: Speed) -> dict[str, Any]:
     """The answer for `json.dumps`: nanoseconds, FLOPs and bytes exact, rates and shares as numbers."""
     timing, hardware = speed.timing, speed.hardware_flops
     first, median, third = speed.quartiles
-    work = (
+    work: dict[str, Any] | None = (
         None
         if speed.work is None
         else {"unit": speed.work[0], "a_step": int(evaluate(speed.work[1], speed.sizes))}

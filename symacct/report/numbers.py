@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from symacct.evaluation import Number
+
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 
 
-def grouped(number: int) -> str:
+def grouped(number: Number) -> str:
     """An integer with a comma between thousands."""
     return f"{number:,}"
 
@@ -16,7 +18,7 @@ def flops(number: int, unit: str = "FLOP") -> str:
     return f"{grouped(number)} {unit}" if number < 10**6 else f"{_scaled(number, 1000)}{unit}"
 
 
-def size(number: int) -> str:
+def size(number: Number) -> str:
     """`497.8 MB (474.7 MiB)`; below ten thousand exact."""
     if number < 10**4:
         return f"{grouped(number)} B"
@@ -31,7 +33,7 @@ def share(part: int, whole: int) -> str:
     return f"{round(1000 * part / whole) / 10:.1f} %" if whole else ""
 
 
-def _scaled(number: int, base: int) -> str:
+def _scaled(number: Number, base: int) -> str:
     """Four significant digits and a prefix, or a power of ten; exact integer arithmetic, rounded half up."""
     if number >= base ** len(_PREFIXES):
         power = len(str(number)) - 1

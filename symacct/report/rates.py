@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _UNITS = (
@@ -14,7 +15,7 @@ _UNITS = (
 _LONG = ((Fraction(86400), "days"), (Fraction(3600), "h"))
 
 
-def duration(seconds: Fraction) -> str:
+def duration(seconds: Fraction | float) -> str:
     """`851.7 ms`, `14.02 s`, `3.2 days`: four significant digits in the unit that leaves few."""
     for unit, word in (*_LONG, *_UNITS):
         if seconds >= unit:
@@ -29,9 +30,9 @@ def percent(part: Fraction) -> str:
     return f"{float(100 * part):.2g} %" if 0 < part < Fraction(1, 1000) else f"{float(100 * part):.1f} %"
 
 
-def digits(number: Fraction) -> str:
+def digits(number: Fraction | float) -> str:
     """Four significant digits, thousands grouped."""
-    size = abs(number)
+    size: Any = abs(number)
     places = next((p for p, limit in ((0, 1000), (1, 100), (2, 10), (3, 1)) if size >= limit), 4)
     return f"{float(number):,.{places}f}"
 

@@ -105,7 +105,7 @@ def agreeing(known: Relations, own: Iterable[Assumption]) -> None:
     """Raises SizeError where the relations contradict what a model assumes of its sizes, or each other."""
     for a in (*own, *known.conditions):
         left, right = (
-            side.xreplace(dict(known.replaced)) if isinstance(side, sp.Basic) else None
+            side.xreplace(dict(known.replaced)) if isinstance(side, sp.Basic) else sp.Integer(0)
             for side in (a.left, a.right)
         )
         if a.kind == "divides":

@@ -46,5 +46,8 @@ FILES = (
     pointwise,
     pooling,
     reduction,
+    rnn,
+    scatter,
+    softmax,
+    views,
 )
-FILES += (rnn, scatter, softmax, views)

@@ -46,7 +46,8 @@ class _Emitter:
             made.update(out.id for out in record.outputs)
         for number, record in enumerate(self.trace.records):
             if number in self.trace.calls:
-                self._call(*self.trace.calls[number], record)
+                target, positions = self.trace.calls[number]
+                self._call(target, positions, record)
         self.graph.output(tuple(self.values[v] for v in self.trace.outputs))
         self.graph.lint()
         return self.graph

@@ -33,7 +33,7 @@ def _by_axes(tensor: torch.Tensor, key: Any) -> bool:
 
 
 def _is_number(given: Any, number: int) -> bool:
-    return given is None or isinstance(given, int) and given == number
+    return given is None or (isinstance(given, int) and given == number)
 
 
 def _covers(part: slice, length: Any) -> bool:
@@ -46,7 +46,9 @@ def _covers(part: slice, length: Any) -> bool:
 
 
 def _is_plain(part: Any) -> bool:
-    return part is None or part is Ellipsis or isinstance(part, (slice, int, torch.SymInt)) and not isinstance(part, bool)
+    if part is None or part is Ellipsis:
+        return True
+    return isinstance(part, (slice, int, torch.SymInt)) and not isinstance(part, bool)
 
 
 def _index_axes(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:

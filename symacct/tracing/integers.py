@@ -49,7 +49,7 @@ def whole_numbers(names: tuple[str, ...]) -> list[tuple[Any, str, Any]]:
     """`int` for the modules that hold the model's code, where they do not define a name `int` themselves."""
     found = []
     for name, module in list(sys.modules.items()):
-        own = name in names or name.startswith("transformers.models.") and ".modeling_" in name
+        own = name in names or (name.startswith("transformers.models.") and ".modeling_" in name)
         if own and "int" not in vars(module):
             found.append((module, "int", _Whole))
     return found

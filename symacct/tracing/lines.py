@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 import torch
 
@@ -14,7 +15,7 @@ _BOUNDARY = f"{OWN_ROOT}/tracing/run.py"
 
 def user_line(skip: int = 1) -> str:
     """`file:line` of the innermost frame that is neither torch's nor ours, or an empty string."""
-    frame = sys._getframe(skip)
+    frame: FrameType | None = sys._getframe(skip)
     while frame is not None:
         name = frame.f_code.co_filename
         if name == _BOUNDARY:

@@ -58,12 +58,14 @@ def model_source(
     sizes = _checked_dims(name, dims)
     build = _picking(name, "model", model, sizes)
     make = _picking(name, "inputs", inputs, sizes)
-    judge = None
+    judge: Callable[..., Any] | None = None
     if loss is not None:
         wanted = _parameters(name, "loss", loss, {*sizes, "inputs"}, skip=1)
 
-        def judge(output: Any, now: Mapping[str, Any], given: Any) -> Any:
+        def judged(output: Any, now: Mapping[str, Any], given: Any) -> Any:
             return loss(output, **{key: given if key == "inputs" else now[key] for key in wanted})
+
+        judge = judged
 
     empty = None if cache is None else _picking(name, "cache", cache, sizes)
 
@@ -76,7 +78,7 @@ def model_source(
         optimizer=optimizer,
         meanings=dict(meanings or {}),
         cache=None if empty is None else lambda _, now: {"cache": empty(now)},
-        modules=tuple({name for f in (model, inputs) if (name := getattr(f, "__module__", None))}),
+        modules=tuple({place for f in (model, inputs) if (place := getattr(f, "__module__", None))}),
     )
 
 

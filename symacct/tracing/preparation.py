@@ -118,7 +118,7 @@ def _recomputing(kind: type) -> type:
     if kind not in _CLASSES:
 
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return checkpoint(super(made, self).__call__, *args, use_reentrant=False, **kwargs)
+            return checkpoint(super(made, self).__call__, *args, use_reentrant=False, **kwargs)  # type: ignore[arg-type]
 
         names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         made = _CLASSES[kind] = type(kind.__name__, (kind,), names)
@@ -129,7 +129,7 @@ def _selecting(kind: type, name: str) -> type:
     """The class whose calls recompute the attention cores within them."""
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return selective.forward(name, lambda: super(made, self).__call__(*args, **kwargs))
+        return selective.forward(name, lambda: super(made, self).__call__(*args, **kwargs))  # type: ignore[arg-type]
 
     made = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
     return made
