@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from symacct import account, latex
+from symacct import account
 from symacct.certificate import Certificate
 from symacct.conventions import convention as named
 from symacct.errors import ModelFileError, Unsupported
@@ -36,6 +36,8 @@ class Ledger(account.Ledger):
         >>> "12\\\\,d^{2}" in derive("gpt2").latex(given="f=4*d")
         True
         """
+        from symacct import latex  # a tenth of the time of an answer in text
+
         numbers = [f"{name}={value}" for name, value in at.items()] if isinstance(at, Mapping) else _texts(at)
         return latex.document(answer(self, numbers, _texts(given)), standalone, certificate)
 
@@ -54,6 +56,8 @@ class Ledger(account.Ledger):
         return verify(target, self.graph.mode, self.graph.device, points, seed, self.graph, True, dtype, checkpoint, parallel)
 
     def _repr_latex_(self) -> str:
+        from symacct import latex
+
         return latex.display(answer(self))
 
 
