@@ -21,7 +21,7 @@ from symacct.targets import catalogue
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ["--given", "f=4*d", "--at", "B=1,T=1024,V=50257,L=12,d=768,h=12"]
 EVERY = "B=1,T=8,V=9,L=2,d=12,h=3,f=4"
-KEYS = ["target", "mode", "symbols", "assumptions", "convention", "coverage", "formulas"]
+KEYS = ["target", "mode", "symbols", "assumptions", "convention", "coverage", "formulas", "tokens"]
 
 MODEL = """
 import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import sympy as sp
 from sympy import Expr
@@ -10,7 +10,8 @@ from sympy import Expr
 from symacct.latex.blocks import Equation, Math, Text, spans
 from symacct.latex.formula import TIMES, latex, pieces, spelled
 from symacct.report.answer import Answer
-from symacct.report.tokens import BOUNDS, Tokens, more_or_less, tokens_of
+from symacct.report.nearness import BOUNDS, Near
+from symacct.report.tokens import Tokens, more_or_less, tokens_of
 
 MEASURE = 265.0  # points: what a formula may fill beside the widest name of a quantity
 PARAMETERS = "P"
@@ -29,6 +30,7 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "bytes.optimizer": (r"M_{\mathrm{optimizer}}", "bytes of the optimizer's state"),
     "bytes.master": (r"M_{\mathrm{master}}", "bytes of float32 copies of the parameters, part of these"),
     "bytes.saved": (r"M_{\mathrm{saved}}", "bytes kept for the backward pass"),
+    "bytes.saved_buffers": (r"M_{\mathrm{buffers}}", "bytes of the model's buffers that the backward pass refers to"),
     "bytes.peak": (r"M_{\mathrm{peak}}", "bytes alive at the peak of a step"),
     "bytes.kv_cache": (r"M_{\mathrm{cache}}", "bytes of the key/value cache"),
     "bytes.read": (r"Q_{\mathrm{read}}", "bytes read by all ops"),
@@ -97,8 +99,9 @@ def more(answer: Answer, rest: Expr) -> list[str]:
 
 def _by_tokens(answer: Answer, tokens: Tokens, step: Expr) -> Iterator[Equation]:
     """The step as 6 N' D and what is left, then N' and D."""
-    names = {"N'": tokens.active, "D": tokens.tokens}
-    head = TIMES.join((str(tokens.number), "N'", "D"))
+    prime = f"{tokens.name}'"
+    names = {prime: tokens.active, "D": tokens.tokens}
+    head = TIMES.join((str(tokens.number), prime, "D"))
     left = name_of(answer, "flops.step")
     yield Equation(left, (head, *more(answer, tokens.rest)), step, names, "flops.step")
     for name, value in names.items():
@@ -107,25 +110,35 @@ def _by_tokens(answer: Answer, tokens: Tokens, step: Expr) -> Iterator[Equation]
 
 def counted(answer: Answer, found: Tokens) -> Text:
     """What N' counts, what any other count leaves over, and where 6 N' D alone is near."""
-
-    def times(head: str, expr: Expr) -> Math:
-        made = latex(expr, answer.reading)
-        bracketed = len(answer.terms(expr)) > 1 or made.startswith("-")
-        return Math(f"{head}{TIMES}({made})" if bracketed else f"{head}{TIMES}{made}")
-
-    short = Math(TIMES.join((str(found.number), "N'", "D")))
-    text = spans(Math("N'"), f" counts the parameters {found.meaning}. ") if found.meaning else ()
+    prime = f"{found.name}'"
+    short = Math(TIMES.join((str(found.number), prime, "D")))
+    text = spans(Math(prime), f" counts the parameters {found.meaning}. ") if found.meaning else ()
     for words, less in found.others:
         over, sign = more_or_less(less)
-        beyond = times(f"{found.number}{TIMES}D", over)
-        text = spans(text, f"With {words} for ", Math("N'"), ", ", beyond, f" {sign} is left. ")
+        beyond = Math(_times(answer, f"{found.number}{TIMES}D", over))
+        text = spans(text, f"With {words} for ", Math(prime), ", ", beyond, f" {sign} is left. ")
     if found.near is None:
         return text
-    near = found.near
-    bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, near.numbers))
-    limit = Math(f"{spelled(near.length.name)} < N'/({times('n', near.width).latex})")
+    bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, found.near.numbers))
     where = f" alone is within {bounds} % of the step while "
-    return spans(text, short, where, limit, f" for n = {numbers}.")
+    return spans(text, short, where, Math(_region(answer, prime, found.near)), f" for n = {numbers}.")
+
+
+def _region(answer: Answer, prime: str, region: Near) -> str:
+    length = spelled(region.length.name)
+    if region.below is not None:
+        return f"{length} < {prime}/({_times(answer, 'n', region.below)})"
+    if region.above is not None:
+        return f"{length} > {_times(answer, 'n', region.above)}/{prime}"
+    right = prime if region.right == 1 else _times(answer, prime, region.right)
+    return f"{_times(answer, 'n', region.left)} < {right}"
+
+
+def _times(answer: Answer, head: str, expr: Expr) -> str:
+    """A product of a name and an expression, with a bracket where that is a sum."""
+    made = latex(expr, answer.reading)
+    bracketed = len(answer.terms(expr)) > 1 or made.startswith("-")
+    return f"{head}{TIMES}({made})" if bracketed else f"{head}{TIMES}{made}"
 
 
 def _beyond(answer: Answer, expr: Expr, other: Expr) -> tuple[sp.Integer, Expr] | None:
@@ -143,7 +156,7 @@ def _beyond(answer: Answer, expr: Expr, other: Expr) -> tuple[sp.Integer, Expr] 
     return (times, rest) if times.is_Integer and times > 0 and shorter else None
 
 
-def _parts(expr: Expr) -> Iterable[Expr]:
+def _parts(expr: Expr) -> tuple[Expr, ...]:
     return sp.Add.make_args(expr)
 
 

@@ -11,6 +11,7 @@ from symacct.report.answer import Answer
 from symacct.report.breakdown import by_keys, by_module, parts_by
 from symacct.report.grids import Grid, Page
 from symacct.report.summary import conditions, headline, sizes, totals
+from symacct.report.tokens import as_data
 from symacct.symbols import latex_name
 
 _INDENT = 13
@@ -53,6 +54,8 @@ def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | No
         },
         "formulas": {key: to_text(value) for key, value in answer.formulas.items()},
     }
+    if "flops.step" in answer.formulas:
+        found["tokens"] = as_data(answer)
     if answer.asked:
         found["values"] = answer.values
     if by:

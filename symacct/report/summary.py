@@ -14,7 +14,7 @@ from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
 from symacct.report.numbers import flops, grouped, size
 from symacct.report.readable import text
-from symacct.report.tokens import Tokens, said, tokens_of
+from symacct.report.tokens import Tokens, said, tokens_of, untold
 from symacct.symbols import symbol
 
 _MODES = {
@@ -114,6 +114,7 @@ def _flops(answer: Answer) -> Iterator[Total]:
     tokens = tokens_of(answer, step)
     if tokens is None:
         yield _multiple(answer, "step", step, "forward", forward, scaled)
+        yield Total("", f"  no 6·N′·D: {untold(answer, step)}")
     else:
         yield from _by_tokens(answer, tokens, step, scaled)
     if found["flops.hardware"] != step:
@@ -126,7 +127,7 @@ def _by_tokens(answer: Answer, tokens: Tokens, step: Expr, scaled: Callable[[int
     """The step as 6·N′·D and what is left, and what there is to say of N′."""
     more = text(answer.terms(tokens.rest))
     rest = "" if tokens.rest == 0 else f" - {more[1:]}" if more.startswith("-") else f" + {more}"
-    yield Total("step", f"= {tokens.number}·N′·D{rest}", _valued(answer, step, scaled))
+    yield Total("step", f"= {tokens.number}·{tokens.name}′·D{rest}", _valued(answer, step, scaled))
     yield from (Total("", f"  {line}") for line in said(answer, tokens))
 
 
@@ -138,6 +139,7 @@ def _bytes(answer: Answer) -> Iterator[Total]:
         "bytes.optimizer": "optimizer state",
         "bytes.master": "of it masters",
         "bytes.saved": "kept for backward",
+        "bytes.saved_buffers": "and of buffers",
         "bytes.peak": "peak memory",
         "bytes.kv_cache": "KV cache",
         "bytes.read": "bytes read",

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import sympy as sp
 from sympy import Expr
 
+from symacct.expressions import to_text
 from symacct.report.answer import Answer
 from symacct.report.choices import counts
+from symacct.report.nearness import BOUNDS, Near, near, spoken
 from symacct.report.readable import text
-from symacct.symbols import symbol
 
 _PER_TOKEN = 6
-BOUNDS = (1, 5, 10)  # percent
 _USED = {"matmul": "used in products", "active matmul": "used in products on one token"}
 _WORDS = {
     "all": "all parameters",
@@ -30,24 +31,12 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
-    """`number · active · tokens` alone is within BOUNDS percent while `length` < active/(n·width), by bound.
-
-    `here` are the first lengths that are too long, where the other sizes are known.
-    """
-
-    length: sp.Symbol
-    width: Expr
-    numbers: tuple[sp.Rational, ...]
-    here: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Tokens:
     """`number · active · tokens + rest`: N′ is `active`, D `tokens`.
 
     `meaning` says what N′ counts, if it is one of the choices of N; `others` are the other choices, each with
-    what its 6·N·D leaves over beyond `rest`, divided by 6·D: N′ less that count.
+    what its 6·N·D leaves over beyond `rest`, divided by 6·D: N′ less that count. `name` is N, or P where N is a
+    size of the model.
     """
 
     number: int
@@ -57,29 +46,52 @@ class Tokens:
     meaning: str
     others: tuple[tuple[str, Expr], ...]
     near: Near | None
+    name: str = "N"
 
 
 def tokens_of(answer: Answer, step: Expr) -> Tokens | None:
-    """The step in that form; None when its inputs are no tokens, or a size of the model is named D or N."""
-    reading = answer.reading
-    if {"N", "D"} & set(answer.ledger.graph.symbols) or len(reading.data) != 2 or len(reading.batch) != 1:
-        return None
-    (batch,) = reading.batch
-    (length,) = reading.data - reading.batch
+    """The step in that form; None where `untold` says why not."""
+    return None if untold(answer, step) else _tokens(answer, step)
+
+
+def untold(answer: Answer, step: Expr) -> str:
+    """Why a step has no form 6·N′·D; empty where it has one."""
+    names, lengths = answer.ledger.graph.symbols, _lengths(answer)
+    if "D" in names or {"N", "P"} <= set(names):
+        return "sizes of the model have these names"
+    if len(answer.reading.batch) != 1 or not lengths:
+        return "the inputs are no rows of tokens"
+    if len(lengths) > 1:
+        told = " and ".join(str(size) for size in lengths)
+        return f"the inputs have {len(lengths)} lengths, {told}: relate them by --given"
+    (batch,) = answer.reading.batch
     poly = sp.expand(step)
-    if not poly.is_polynomial(batch, length):
-        return None
-    linear = sp.expand(poly.coeff(batch, 1).coeff(length, 1))
-    number = _PER_TOKEN // 2 if answer.ledger.convention.unit == "MAC" else _PER_TOKEN
-    active = sp.expand(linear / number)
-    if active == 0 or any(not p.as_coeff_Mul()[0].is_Integer for p in sp.Add.make_args(active)):
-        return None
-    tokens = batch * length
-    rest = sp.expand(poly - number * active * tokens)
-    meaning, others = _counted(answer, active)
-    return Tokens(
-        number, active, tokens, rest, meaning, others, _near(answer, number, active, rest, batch, length)
-    )
+    if not poly.is_polynomial(batch, lengths[0]):
+        return f"the step is no polynomial of {batch} and {lengths[0]}"
+    linear = sp.expand(poly.coeff(batch, 1).coeff(lengths[0], 1) / _number(answer))
+    if linear == 0 or any(not p.as_coeff_Mul()[0].is_Integer for p in sp.Add.make_args(linear)):
+        return f"what a token takes is not {_number(answer)} times a number of parameters"
+    return ""
+
+
+def _lengths(answer: Answer) -> list[sp.Symbol]:
+    """The sizes of the inputs beside the batch, without those that relations tell."""
+    told = answer.reading.data - answer.reading.batch - set(answer.relations.replaced)
+    return sorted(told, key=str)
+
+
+def _number(answer: Answer) -> int:
+    return _PER_TOKEN // 2 if answer.ledger.convention.unit == "MAC" else _PER_TOKEN
+
+
+def _tokens(answer: Answer, step: Expr) -> Tokens:
+    (batch,), (length,) = answer.reading.batch, _lengths(answer)
+    poly, number = sp.expand(step), _number(answer)
+    active = sp.expand(poly.coeff(batch, 1).coeff(length, 1) / number)
+    rest = sp.expand(poly - number * active * batch * length)
+    region = near(active, number, rest, batch, length, answer.sizes)
+    name = "P" if "N" in answer.ledger.graph.symbols else "N"
+    return Tokens(number, active, batch * length, rest, *_counted(answer, active), region, name)
 
 
 def _counted(answer: Answer, active: Expr) -> tuple[str, tuple[tuple[str, Expr], ...]]:
@@ -95,42 +107,33 @@ def _counted(answer: Answer, active: Expr) -> tuple[str, tuple[tuple[str, Expr],
     return meaning, tuple((words, less) for less, words in others.items())
 
 
-def _near(
-    answer: Answer, number: int, active: Expr, rest: Expr, batch: Expr, length: sp.Symbol
-) -> Near | None:
-    """A part is within p % of a whole while the rest is at most p/(100 - p) of the part."""
-    factor = sp.expand(rest / (batch * length**2))
-    parts = [part.as_coeff_Mul() for part in sp.Add.make_args(factor)]
-    polynomial = factor.is_polynomial(*factor.free_symbols)
-    if not factor.free_symbols or factor.free_symbols & {batch, length} or not polynomial:
-        return None
-    if not all(scale.is_Rational and scale > 0 for scale, _ in parts):
-        return None
-    scale = sp.gcd_list([scale for scale, _ in parts])
-    width = sp.expand(factor / scale)
-    numbers = tuple(sp.Rational(100 - bound, bound) * scale / number for bound in BOUNDS)
-    sizes = {symbol(name): sp.Integer(value) for name, value in answer.sizes.items()}
-    limits = [(active / (n * width)).xreplace(sizes) for n in numbers]
-    known = all(limit.is_Rational for limit in limits)
-    return Near(length, width, numbers, tuple(int(sp.ceiling(x)) for x in limits) if known else ())
-
-
 def said(answer: Answer, found: Tokens) -> Iterator[str]:
     """What N′ and D are, what another N leaves over, and where 6·N′·D alone is near; a line each."""
     used = f" ({found.meaning})" if found.meaning else ""
-    yield f"N′ = {text(answer.terms(found.active))}{used},  D = {text(answer.terms(found.tokens))}"
+    prime = f"{found.name}′"
+    yield f"{prime} = {text(answer.terms(found.active))}{used},  D = {text(answer.terms(found.tokens))}"
     for words, less in found.others:
         over, sign = more_or_less(less)
-        yield f"{words} for N′ leave {_times(answer, f'{found.number}·D', over)} {sign}"
+        yield f"{words} for {prime} leave {_times(answer, f'{found.number}·D', over)} {sign}"
     if found.near is not None:
-        near = found.near
-        bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, near.numbers))
+        bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, found.near.numbers))
         yield (
-            f"{found.number}·N′·D alone is within {bounds} % while "
-            f"{near.length} < N′/({_times(answer, 'n', near.width)}), n = {numbers}"
+            f"{found.number}·{prime}·D alone is within {bounds} % while "
+            f"{_region(answer, prime, found.near)}, n = {numbers}"
         )
-        if near.here:
-            yield f"(here {near.length} < {', '.join(f'{n:,}' for n in near.here)})"
+        if found.near.here:
+            yield f"(here {spoken(found.near.length.name, found.near.here)})"
+    elif found.rest != 0:
+        yield f"no length alone tells where {found.number}·{prime}·D is near: what is left changes its sign"
+
+
+def _region(answer: Answer, prime: str, region: Near) -> str:
+    if region.below is not None:
+        return f"{region.length} < {prime}/({_times(answer, 'n', region.below)})"
+    if region.above is not None:
+        return f"{region.length} > {_times(answer, 'n', region.above)}/{prime}"
+    right = prime if region.right == 1 else _times(answer, prime, region.right)
+    return f"{_times(answer, 'n', region.left)} < {right}"
 
 
 def more_or_less(less: Expr) -> tuple[Expr, str]:
@@ -138,6 +141,48 @@ def more_or_less(less: Expr) -> tuple[Expr, str]:
     if all(part.as_coeff_Mul()[0] < 0 for part in sp.Add.make_args(less)):
         return sp.expand(-less), "less"
     return less, "more"
+
+
+def as_data(answer: Answer) -> dict[str, Any]:
+    """The same for JSON; a reason in the place of all of it where there is no such form.
+
+    `leaves` is the whole step less number·count·tokens; `within` has the condition on all sizes and, where the
+    other sizes are known, the lengths `from` and `below`.
+    """
+    step = answer.formulas["flops.step"]
+    reason = untold(answer, step)
+    if reason:
+        return {"reason": reason}
+    found = _tokens(answer, step)
+    others = [(words, sp.expand(found.active - less)) for words, less in found.others]
+    return {
+        "number": found.number,
+        "parameters": to_text(found.active),
+        "meaning": found.meaning,
+        "tokens": to_text(found.tokens),
+        "leaves": to_text(found.rest),
+        "others": [
+            {
+                "meaning": words,
+                "parameters": to_text(count),
+                "leaves": to_text(sp.expand(step - found.number * found.tokens * count)),
+            }
+            for words, count in others
+        ],
+        "within": _within(found.active, found.near) if found.near is not None else [],
+    }
+
+
+def _within(active: Expr, region: Near) -> list[dict[str, Any]]:
+    rows = []
+    for at, (percent, number) in enumerate(zip(BOUNDS, region.numbers, strict=True)):
+        sides = (sp.expand(number * region.left), sp.expand(active * region.right))
+        row: dict[str, Any] = {"percent": percent, "where": " < ".join(map(to_text, sides))}
+        if region.here:
+            first, end = region.here[at] or (None, None)
+            row |= {"from": first, "below": end}
+        rows.append(row)
+    return rows
 
 
 def _times(answer: Answer, head: str, expr: Expr) -> str:
