@@ -31,15 +31,21 @@ class Ledger(account.Ledger):
         standalone: bool = False,
         certificate: Certificate | None = None,
     ) -> str:
-        """The appendix of a paper in LaTeX, as `symacct latex` writes it.
+        """The appendix of a paper in LaTeX, as `symacct latex` writes it; `given` may hold orders, "T << d".
 
         >>> "12\\\\,d^{2}" in derive("gpt2").latex(given="f=4*d")
         True
         """
         from symacct import latex  # a tenth of the time of an answer in text
+        from symacct.claims.dropped import leading
+        from symacct.latex.orders import leading_order
+        from symacct.report.orders import split_orders
 
         numbers = [f"{name}={value}" for name, value in at.items()] if isinstance(at, Mapping) else _texts(at)
-        return latex.document(answer(self, numbers, _texts(given)), standalone, certificate)
+        relations, orders = split_orders(_texts(given))
+        asked = answer(self, numbers, relations)
+        more = list(leading_order(asked, leading(asked, orders), orders)) if orders else []
+        return latex.document(asked, standalone, certificate, more)
 
     def verify(self, points: int = 5, seed: int = 0, parallel: str | None = None) -> Certificate:
         """The certificate of the formulas, from at least `points` random points, as `symacct verify` gives it.

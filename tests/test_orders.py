@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 import sympy as sp
 
+import symacct
 from symacct import cli
 from symacct.account import Ledger
 from symacct.claims.bounds import EPSILON, bounded
 from symacct.claims.dropped import leading, table
 from symacct.claims.leading import stated
 from symacct.errors import SizeError
+from symacct.latex.reader import read
 from symacct.report.answer import Answer, answer
 from symacct.symbols import symbol
 from symacct.targets import graph_of
@@ -79,7 +82,38 @@ def test_derive_prints_them_and_writes_them_as_json(capsys):
     assert found["leading"]["flops.step"]["dropped"] == "12*B*L*T**2*d"
 
 
-@pytest.mark.parametrize("words", [["derive", "gpt2", "--format", "latex"], ["explain", "gpt2"]])
-def test_where_an_order_is_not_read_that_is_said(capsys, words):
-    assert cli.main([*words, "--given", "T << d"]) == 2
+def test_where_an_order_is_not_read_that_is_said(capsys):
+    assert cli.main(["explain", "gpt2", "--given", "T << d"]) == 2
     assert "check" in capsys.readouterr().err
+
+
+GIVEN = ["--given", "f=4*d", "--given", "T << d", "--given", r"V \ll 12*L*d"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["latex", "gpt2"],
+        ["latex", "gpt2", "--format", "markdown"],
+        ["derive", "gpt2", "--format", "latex"],
+        ["derive", "gpt2", "--format", "markdown"],
+    ],
+)
+def test_papers_get_them_as_a_table_that_reads_back(capsys, words):
+    assert cli.main([*words, *GIVEN]) == 0
+    written = capsys.readouterr().out
+    dotted = "\\,"  # Markdown on GitHub has blanks instead
+    assert r"$T \ll d$, $V \ll 12\,L\,d$" in written.replace("12 L d", f"12{dotted}L{dotted}d")
+    (row,) = [line for line in written.splitlines() if "F_{\\mathrm{step}}" in line and "epsilon" in line]
+    _, kept, rest, bound = re.findall(r"\$([^$]*)\$", row)
+    # Kaplan et al. 2020: 24·L·d² FLOPs a token forward, three times that in a step
+    assert read(kept.replace(" ", dotted), set("BTLVdhf")) == 72 * B * L * T * d**2
+    assert sp.expand(read(rest, set("BTLVdhf"))) == 6 * B * T * V * d + 12 * B * L * T**2 * d
+    # 6·B·T·V·d / 72·B·L·T·d² <= ε and 12·B·L·T²·d / 72·B·L·T·d² <= ε/6
+    assert read(bound) == sp.Rational(7, 6) * symbol("epsilon")
+
+
+def test_the_ledger_reads_orders_too(capsys):
+    assert cli.main(["latex", "gpt2", *GIVEN]) == 0
+    told = symacct.derive("gpt2").latex(given=[word for word in GIVEN if word != "--given"])
+    assert capsys.readouterr().out == told

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import sympy as sp
-from sympy import Expr
 
-from symacct.claims.bounds import kept, proved
+from symacct.claims.bounds import bounded, kept, proved
 from symacct.claims.leading import stated
 from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
+from symacct.report.orders import Leading
 from symacct.report.readable import text
 from symacct.symbols import symbol
 
@@ -22,16 +21,6 @@ _LABELS = {
     "flops.step": "step",
     "bytes.saved": "kept for backward",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Leading:
-    """A formula to leading order: `kept` + `rest` is all of it, `bound` what leaving out `rest` costs."""
-
-    key: str
-    kept: Expr
-    rest: Expr
-    bound: str
 
 
 def leading(answer: Answer, orders: Sequence[str]) -> list[Leading]:
@@ -46,7 +35,8 @@ def leading(answer: Answer, orders: Sequence[str]) -> list[Leading]:
         part = kept(whole, regime.orders)
         if part != whole:
             bound = proved(whole, part, part, regime.orders, numbers)
-            found.append(Leading(key, part, sp.expand(whole - part), bound))
+            most = bounded(whole, part, part, regime.orders)
+            found.append(Leading(key, part, sp.expand(whole - part), bound, most, regime.orders))
     return found
 
 

@@ -14,7 +14,7 @@ from symacct.claims.attribution import coefficients
 from symacct.claims.bounds import lacking, proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
-from symacct.claims.leading import Regime, regions, split_orders, stated, usual
+from symacct.claims.leading import Regime, regions, stated, usual
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
@@ -24,6 +24,7 @@ from symacct.claims.witness import plain, ratio_hint, smallest
 from symacct.errors import SizeError
 from symacct.expressions import Proved, canonical, compare
 from symacct.report.answer import answer
+from symacct.report.orders import split_orders
 from symacct.report.readable import shown
 from symacct.symbols import symbol
 

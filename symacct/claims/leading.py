@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -16,11 +15,11 @@ from symacct.domination import undominated
 from symacct.errors import SizeError
 from symacct.expressions import canonical, parse
 from symacct.graph import Graph
+from symacct.report.orders import ORDER
 from symacct.report.readable import reading_of, shown
 from symacct.symbols import symbol
 
 BOUNDS = (1, 5, 10)
-_ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
 _ROUNDS, _LONG = 32, 50
 _LARGEST = 20  # powers of 2 tried as a size from which on a condition holds
 
@@ -82,12 +81,6 @@ class Regime:
         return leading[0] if len(highest) == 1 and len(leading) == 1 else None
 
 
-def split_orders(given: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Relations of `--given`, and orders such as `T << d` apart from them."""
-    texts = list(given)
-    return [t for t in texts if not _ORDER.search(t)], [t for t in texts if _ORDER.search(t)]
-
-
 def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Expr]) -> Regime | None:
     """The regime that orders ask for; None without any. Raises SizeError where they contradict each other."""
     pairs = list(dict.fromkeys(_order(text, graph) for text in orders))
@@ -110,11 +103,11 @@ def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Exp
 
 
 def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
-    found = _ORDER.split(text)
+    found = ORDER.split(text)
     if len(found) != 2:
         raise SizeError(f"--given {text!r}: write one order, as in 'T << d'")
     sides = [parse(side, graph.symbols) for side in found]
-    mark = _ORDER.search(text)
+    mark = ORDER.search(text)
     if mark is not None and mark[0] in (">>", "≫", "\\gg"):
         sides.reverse()
     if sum(len(coefficients(side)) for side in sides) > _LONG:

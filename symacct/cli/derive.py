@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from symacct.cli.options import answer_of, debug, formats, priced, sized, traced, trained
+from symacct.cli.ordered import apart, blocks
 
 if TYPE_CHECKING:
     from symacct.report.answer import Answer
     from symacct.report.grids import Page
-
-_ORDER = re.compile(r"<<|>>|≪|≫|\\ll|\\gg")
 
 
 @click.command()
@@ -33,10 +31,8 @@ def derive(target: str, form: str, by: tuple[str, ...], **options: Any) -> int:
     from symacct.report.derived import as_json, as_text
 
     keys = keys_of(by)
-    orders = [text for text in options["given"] if _ORDER.search(text)]
-    if orders and form not in ("text", "json"):
-        raise click.UsageError(f"--given {orders[0]!r}: orders are for --format text and json, and check")
-    answer = answer_of(target, options | {"given": tuple(t for t in options["given"] if t not in orders)})
+    orders, options = apart(options)
+    answer = answer_of(target, options)
     if form == "text":
         from symacct.report.grids import Page
 
@@ -50,7 +46,8 @@ def derive(target: str, form: str, by: tuple[str, ...], **options: Any) -> int:
     else:
         from symacct.latex import short_markdown, short_tex
 
-        click.echo((short_tex if form == "latex" else short_markdown)(answer, keys), nl=False)
+        write = short_tex if form == "latex" else short_markdown
+        click.echo(write(answer, keys, blocks(answer, orders)), nl=False)
     return 0
 
 

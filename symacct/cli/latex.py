@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from symacct.cli.options import answer_of, debug, formats, priced, sized, traced, trained
+from symacct.cli.ordered import apart, blocks
 
 
 @click.command()
@@ -40,8 +41,10 @@ def latex(
     proof = _certificate(certificate) if certificate is not None else None
     if standalone and form != "latex":
         raise SizeError("--standalone is for --format latex")
+    orders, options = apart(options)
     answer = answer_of(target, options)
-    text = markdown(answer, proof) if form == "markdown" else document(answer, standalone, proof)
+    more = blocks(answer, orders)
+    text = markdown(answer, proof, more) if form == "markdown" else document(answer, standalone, proof, more)
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -102,7 +102,7 @@ sized = _all(
         "--given",
         multiple=True,
         metavar="'f=4*d'",
-        help="A relation between sizes, or a divisibility 'h | d'.",
+        help="A relation between sizes, a divisibility 'h | d', or for derive, latex and check an order 'T << d'.",
     ),
 )
 

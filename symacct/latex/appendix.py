@@ -42,13 +42,16 @@ _MODES = {
 }
 
 
-def appendix(answer: Answer, certificate: Certificate | None = None) -> list[Block]:
-    """Everything: notation, conditions, convention, closed forms, tables, derivation, memory, certificate."""
+def appendix(
+    answer: Answer, certificate: Certificate | None = None, more: Sequence[Block] = ()
+) -> list[Block]:
+    """Everything, `more` after the closed forms: notation, conditions, convention, closed forms, tables, derivation, memory, certificate."""
     return [
         *_opening(answer),
         *notation(answer, True),
         Heading(("Closed forms",)),
         *_closed(answer),
+        *more,
         Heading(("By module and by op",)),
         *by_module(answer),
         *by_op(answer),
@@ -60,12 +63,13 @@ def appendix(answer: Answer, certificate: Certificate | None = None) -> list[Blo
     ]
 
 
-def short(answer: Answer, by: Sequence[str] = ()) -> list[Block]:
+def short(answer: Answer, by: Sequence[str] = (), more: Sequence[Block] = ()) -> list[Block]:
     """Notation, conditions, closed forms and the table of modules, or of parts by these keys."""
     return [
         *_opening(answer),
         *notation(answer, False),
         *_closed(answer),
+        *more,
         Equations(equations(answer, "bytes.")),
         *(peak(answer) if "bytes.peak" in answer.formulas else ()),
         *(by_keys(answer, by) if by else by_module(answer)),

@@ -79,7 +79,7 @@ def relations(texts: Iterable[str], names: Collection[str]) -> Relations:
             continue
         left, sign, right = text.replace("==", "=").partition("=")
         if not sign and re.search(r"<<|>>|≪|≫", text):
-            raise SizeError(f"--given {text!r}: an order is for derive and check, and for nothing else")
+            raise SizeError(f"--given {text!r}: an order is for derive, latex and check alone")
         if not sign or "=" in right:
             raise SizeError(
                 f"--given {text!r}: write an equality, as in 'f=4*d', or a divisibility, as in 'h | d'"
