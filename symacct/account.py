@@ -14,7 +14,7 @@ from symacct.conventions import Convention
 from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
-from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
+from symacct.graph import HELD, MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.rules import RULES, Cost, price
 from symacct.smallest import holds_at
 from symacct.symbols import symbol
@@ -195,6 +195,7 @@ class Ledger:
             found["bytes.master"] = _sum(masters, lambda t: t.bytes) if masters else None
         if graph.kept is not None:
             found["bytes.saved"] = add(saved_bytes(graph).values())
+            found["bytes.saved_buffers"] = add(saved_buffers(graph).values()) or None
         if graph.peak is not None:
             found["bytes.peak"] = sp.Max(*(live for _, live in graph.peak), evaluate=False) if len(graph.peak) > 1 else graph.peak[0][1]
         if graph.mode in _CACHED:
@@ -303,7 +304,25 @@ def _sum(places: Iterable[Placed], read: Callable[[Tensor], Expr]) -> Expr:
 
 
 def saved_bytes(graph: Graph) -> dict[str, Expr]:
-    """Bytes kept for backward by each value's storage, over all its repetitions; each storage once, parameters never."""
+    """Bytes kept for backward by each value's storage, over all its repetitions; each storage once, and none
+    of what the model holds anyway (parameters, buffers, tensors that are plain attributes)."""
+    held = _held(graph)
+    return {value: size for value, size in _kept_bytes(graph).items() if value not in held}
+
+
+def saved_buffers(graph: Graph) -> dict[str, Expr]:
+    """Bytes of buffers, and of plain tensors that the model holds, to which autograd refers: kept for backward at
+    no further cost."""
+    held = _held(graph)
+    return {value: size for value, size in _kept_bytes(graph).items() if value in held}
+
+
+def _held(graph: Graph) -> set[str]:
+    places = [*graph.sources("buffer"), *(p for p in graph.sources("constant") if HELD in p.node.notes)]
+    return {out.value for place in places for out in place.node.outputs}
+
+
+def _kept_bytes(graph: Graph) -> dict[str, Expr]:
     loops = {out.value: p.loops for p in graph.placed() for out in p.node.outputs}
     found = {}
     for name, count in (graph.kept or {}).items():

@@ -20,7 +20,7 @@ from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.errors import GraphError
-from symacct.graph import Graph, Placed, Tensor
+from symacct.graph import HELD, Graph, Placed, Tensor
 from symacct.symbols import symbol
 from symacct.unfolding import Life, Unfolded
 
@@ -55,6 +55,10 @@ class Timeline:
     def live(self, moment: Moment) -> Mapping[str, Expr]:
         """How many storages of each value live at a moment; the values that have none are left out."""
         return self._composition(self._numbers[moment])
+
+    def tally(self) -> tuple[tuple[tuple[int, ...], ...], Any]:
+        """Powers of the structural sizes, and for each of them the counts by moment and value, in floating point."""
+        return tuple(self._powers), self._coefficients / self._denominator
 
     @cached_property
     def _numbers(self) -> dict[Moment, int]:
@@ -228,6 +232,8 @@ def kinds(graph: Graph) -> dict[str, str]:
 
 def _kind(graph: Graph, place: Placed, out: Tensor, cached: bool) -> str:
     node = place.node
+    if HELD in node.notes:
+        return "buffers"
     if cached or node.op in _BROUGHT:
         return "cache" if cached else _BROUGHT[node.op]
     rules = (graph.deaths or {}).get(out.value, ())
@@ -247,18 +253,12 @@ EARLY = "early"  # the note of a state that an optimizer makes before its first 
 def first_step(graph: Graph) -> tuple[tuple[str, Expr], ...] | None:
     """The places that may hold the peak of the first step: until the optimizer runs, most of its state is not
     there. None outside training, and where deaths or live bytes follow no rule."""
-    if graph.mode != "train" or graph.peak is None or graph.deaths is None or _without_gradient(graph):
+    if graph.mode != "train" or graph.peak is None or graph.deaths is None:
         return None
     try:
         return _first_step(graph)
     except GraphError:
         return None
-
-
-def _without_gradient(graph: Graph) -> bool:
-    """Whether a trained parameter gets no gradient: then the first step makes other states than it seems."""
-    trained = {p.node.label for p in graph.sources("parameter") if "trainable" in p.node.notes}
-    return bool(trained - {p.node.label for p in graph.sources("gradient")})
 
 
 def _first_step(graph: Graph) -> tuple[tuple[str, Expr], ...]:

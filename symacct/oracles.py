@@ -44,6 +44,7 @@ class Run:
     optimizer_bytes: int  # state after one step, step counters included
     saved_bytes: int  # storages kept for backward, without parameters and buffers
     saved_input_bytes: int  # those among them that are inputs
+    saved_buffer_bytes: int  # beside them, buffers and plain tensors of the model that autograd's hooks saw
     op_sequence: tuple[Op, ...]  # ("aten.mm", phase, output shapes), phase in PHASES
     notes: tuple[str, ...]  # which stand-in counted what, and why
 
@@ -72,10 +73,10 @@ def measure(
     notes = dict.fromkeys(_module_notes(model, training))
     with _as_found(model, inputs), torch.set_grad_enabled(training):
         model.train(training)
-        kept, kept_inputs = 0, 0
+        kept, kept_inputs, kept_buffers = 0, 0, 0
         if training:
             with _same_start(model, inputs), unfused(attention=False):
-                kept, kept_inputs = saved_bytes(step.call, step.loss, model, inputs)
+                kept, kept_inputs, kept_buffers = saved_bytes(step.call, step.loss, model, inputs)
         with _same_start(model, inputs):
             shown = step.counted(notes, attention=True)
         with _same_start(model, inputs):
@@ -103,6 +104,7 @@ def measure(
         optimizer_bytes=sizes[1],
         saved_bytes=kept,
         saved_input_bytes=kept_inputs,
+        saved_buffer_bytes=kept_buffers,
         op_sequence=ops,
         notes=tuple(notes),
     )

@@ -51,8 +51,9 @@ class _Births(TorchDispatchMode):
 
 def saved_bytes(
     call: Callable[[Any], Any], loss: Callable[[Any], Tensor], model: nn.Module, inputs: Any
-) -> tuple[int, int]:
-    """All bytes kept for backward, and those among them that are the model's inputs.
+) -> tuple[int, int, int]:
+    """All bytes kept for backward, those among them that are the model's inputs, and beside them the bytes of the
+    buffers and plain tensors of the model that the hooks saw.
 
     `call(inputs)` runs the model. Inputs are copied for the run and let go of: one that survives was kept.
     """
@@ -74,20 +75,23 @@ def saved_bytes(
         value = loss(output)
     graph = value.grad_fn
     if graph is None:
-        return 0, 0
+        return 0, 0, 0
     shown = {_ref(held.tensor).cdata for ref in holders if (held := ref()) is not None}
     del output, value, copies
-    held_by_model = {_ref(t).cdata for t in _owned(model)}
+    held_by_model = {_ref(t).cdata: t.untyped_storage().nbytes() for t in _owned(model)}
+    for parameter in _tensors(list(model.parameters())):
+        held_by_model[_ref(parameter).cdata] = 0
 
     def outliving() -> set[int]:
         refs = [*copy_refs, *(ref for ref, _ in births.born.values())]
-        return {ref.cdata for ref in refs if not ref.expired()} - held_by_model
+        return {ref.cdata for ref in refs if not ref.expired()} - held_by_model.keys()
 
     if outliving() - shown:  # perhaps only waiting in a reference cycle
         gc.collect()
     kept = {canonical.get(key, key) for key in shown | outliving()}
     of_inputs = sum(input_bytes[key] for key in kept & input_bytes.keys())
-    return of_inputs + sum(births.born[key][1] for key in kept & births.born.keys()), of_inputs
+    of_model = sum(held_by_model[key] for key in (kept & held_by_model.keys()) - births.born.keys())
+    return of_inputs + sum(births.born[key][1] for key in kept & births.born.keys()), of_inputs, of_model
 
 
 def _tensors(tree: Any) -> list[Tensor]:

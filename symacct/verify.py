@@ -203,7 +203,8 @@ class _Here:
     def _memory(self) -> Iterator[Check]:
         """Bytes kept for backward, and the peak; on a GPU, where there is one, too."""
         graph, sizes = self.of.ledger.graph, dict(self.point.sizes)
-        for key, oracle, seen_bytes in memory.observed(self.of.source, graph, sizes, self.run.saved_bytes, self.trace):
+        saved = self.run.saved_bytes, self.run.saved_buffer_bytes
+        for key, oracle, seen_bytes in memory.observed(self.of.source, graph, sizes, saved, self.trace):
             yield from self._check(key, oracle, seen_bytes)
         first = first_step(graph) if graph.device == "cpu" and self.of.ledger.peak_holds(sizes) else None
         if first is not None:
@@ -227,6 +228,8 @@ class _Here:
 
     def _check(self, key: str, oracle: str, observed: int) -> Iterator[Check]:
         formula = self.of.ledger.formulas.get(key)
+        if key == "bytes.saved_buffers" and "bytes.saved" in self.of.ledger.formulas and observed:
+            formula = formula if formula is not None else sp.Integer(0)  # absent where there are none
         if key == "bytes.peak" and not self.of.ledger.peak_holds(self.point.sizes):
             self.of.notes["where a depth is 1 or 2 regions hardly repeat: the forms of the peak hold beyond"] = None
             return

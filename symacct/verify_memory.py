@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from symacct.graph import Graph
+from symacct.graph import HELD, Graph
 from symacct.oracles import default_loss
 from symacct.records import Trace
 from symacct.tracing.run import trace_real, unwrapped
@@ -32,17 +32,26 @@ ON_GPU = "bytes that a real step on the GPU asks the allocator for at most, work
 
 
 def observed(
-    source: ModelSource, graph: Graph, sizes: dict[str, int], saved_by_hooks: int, fake: Trace
+    source: ModelSource, graph: Graph, sizes: dict[str, int], saved_by_hooks: tuple[int, int], fake: Trace
 ) -> Iterator[tuple[str, str, int]]:
-    """(formula key, oracle, what it saw) for kept bytes and the peak at these sizes."""
+    """(formula key, oracle, what it saw) for kept bytes and the peak at these sizes. `saved_by_hooks` are bytes
+    beside those of the model's own tensors, and of its buffers."""
     if graph.device == "cpu":
         yield "bytes.peak", LIVES, live_peak(trace_real(source, graph.mode, sizes))
     else:
         yield "bytes.peak", FAKE, live_peak(fake)
     if graph.mode == "train" and graph.device == "cpu":
-        yield "bytes.saved", HOOKS, saved_by_hooks
+        yield "bytes.saved", HOOKS, saved_by_hooks[0]
+        yield "bytes.saved_buffers", HOOKS, saved_by_hooks[1]
     elif graph.mode == "train":
-        yield "bytes.saved", FAKE, sum(fake.storages[storage] for storage in fake.kept)
+        own = held_by_model(fake)
+        yield "bytes.saved", FAKE, sum(fake.storages[storage] for storage in fake.kept - own)
+        yield "bytes.saved_buffers", FAKE, sum(fake.storages[storage] for storage in fake.kept & own)
+
+
+def held_by_model(trace: Trace) -> set[int]:
+    """The storages of buffers, and of tensors that the model holds as plain attributes."""
+    return {out.storage for r in trace.records if r.op == "buffer" or HELD in r.notes for out in r.outputs}
 
 
 def first_peak(source: ModelSource, sizes: dict[str, int]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sympy as sp
 from sympy import Expr
 
-from symacct.account import Ledger, add, saved_bytes
+from symacct.account import Ledger, add, saved_buffers, saved_bytes
 from symacct.claims.counted import idle_parameters
 from symacct.graph import MASTER, Placed, Tensor, total_over
 from symacct.rules import find
@@ -61,7 +61,9 @@ def _single(ledger: Ledger, key: str) -> Iterator[Part]:
     if key in _PHASES:
         yield from _flops(ledger, key)
     elif key == "bytes.saved":
-        yield from _saved(ledger)
+        yield from _saved(ledger, saved_bytes(ledger.graph))
+    elif key == "bytes.saved_buffers":
+        yield from _saved(ledger, saved_buffers(ledger.graph))
     elif key in ("bytes.read", "bytes.written"):
         for entry in ledger.entries:
             yield _at(entry.place, entry.read if key == "bytes.read" else entry.written)
@@ -128,11 +130,12 @@ def _at(place: Placed, value: Expr) -> Part:
     return Part(node.module, node.op, node.source, rule.law if rule else "no rule", value)
 
 
-def _saved(ledger: Ledger) -> Iterator[Part]:
+def _saved(ledger: Ledger, kept: Mapping[str, Expr]) -> Iterator[Part]:
     makers = {out.value: place for place in ledger.graph.placed() for out in place.node.outputs}
-    for name, size in saved_bytes(ledger.graph).items():
+    words = {"input": "an input", "buffer": "a buffer", "constant": "a tensor of the model"}
+    for name, size in kept.items():
         node = makers[name].node
-        what = "an input, kept for backward" if node.op == "input" else "its output, kept for backward"
+        what = f"{words.get(node.op, 'its output')}, kept for backward"
         yield Part(node.module, node.op, node.source, what, size)
 
 

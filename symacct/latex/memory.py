@@ -42,8 +42,8 @@ def _kept(answer: Answer) -> Iterator[Block]:
             break
     yield Paragraph(
         spans(
-            "The tensors kept for the backward pass, each storage once, parameters never; the bytes of all "
-            "repetitions together are ",
+            "The tensors kept for the backward pass, each storage once, without what the model holds anyway "
+            "(parameters, buffers); the bytes of all repetitions together are ",
             Math(name_of(answer, "bytes.saved")),
             ".",
         )

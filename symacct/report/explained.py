@@ -10,7 +10,7 @@ from typing import Any
 
 from sympy import Expr
 
-from symacct.account import Entry, Ledger, saved_bytes
+from symacct.account import Entry, Ledger, saved_buffers, saved_bytes
 from symacct.copying import copies
 from symacct.errors import SizeError
 from symacct.expressions import to_text
@@ -81,7 +81,7 @@ class _Memory:
     def __init__(self, answer: Answer) -> None:
         graph = answer.ledger.graph
         self.answer, self.keepers, self.makers = answer, keepers(graph), makers(graph)
-        self.bytes = saved_bytes(graph)
+        self.bytes, self.held = saved_bytes(graph), saved_buffers(graph)
         self.deaths = deaths_in_words(graph)
         self.copies = {copy.entry.place.node.name: copy for copy in copies(answer.ledger)}
         self.groups = {
@@ -102,6 +102,9 @@ class _Memory:
                     "kept",
                     f"{total} bytes for backward, read by {', '.join(readers) or 'no op that was recorded'}",
                 )
+            elif out.value in self.held:
+                readers = dict.fromkeys(place_text(p.node) for p in self.keepers.get(out.value, ()))
+                yield "kept", f"for backward, held by the model anyway, read by {', '.join(readers)}"
             if out.value in self.deaths:
                 yield "dies", self.deaths[out.value]
         if node.name in self.copies:

@@ -11,6 +11,7 @@ import copy
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import sympy as sp
@@ -34,10 +35,11 @@ from symacct.symbols import symbol
 from symacct.tracing.lines import QUIET, user_line
 from symacct.tracing.translation import translate
 
-__all__ = ["FakeTensor", "FakeTensorMode", "SymbolicSizes", "expression_of"]
+__all__ = ["FakeTensor", "FakeTensorMode", "SymbolicSizes", "expression_of", "references"]
 
 _ORDERS = (sp.StrictLessThan, sp.LessThan, sp.StrictGreaterThan, sp.GreaterThan, sp.Equality)
-_DEMANDING = ("_check_with", "slice_forward")  # what torch demands of operands, and where a slice is cut short
+# what torch demands of operands, and where a slice is cut short
+_DEMANDING = ("_check_with", "slice_forward", "_compute_slice_index")
 _ASKING = ("/torch/__init__.py", "/experimental/sym_node.py", "/experimental/symbolic_shapes.py", "/experimental/recording.py",
            "/tracing/private.py", "/functools.py", "/torch/_utils.py", "<string>")
 
@@ -48,7 +50,8 @@ def _asked_by_user() -> bool:
     Else it is a kernel's bookkeeping. A kernel asks a size's node; Python code asks the size, whose methods are in
     torch's `__init__`.
     """
-    frame, by_python = sys._getframe(2), False
+    frame: FrameType | None = sys._getframe(2)
+    by_python = False
     while frame is not None and frame.f_code.co_filename.endswith(_ASKING):
         if frame.f_code.co_name in _DEMANDING:
             return True
@@ -80,12 +83,26 @@ class _WatchedShapeEnv(ShapeEnv):
     def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
         before = len(self.guards)
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
-        asked = isinstance(orig_expr, _ORDERS) and _asked_by_user()
+        asked = isinstance(orig_expr, (*_ORDERS, sp.And, sp.Or, sp.Not)) and _asked_by_user()
         if asked:
-            self.asked[orig_expr if answer else sp.Not(orig_expr)] = user_line(2)
+            self.asked.update(dict.fromkeys(self._told(orig_expr, bool(answer)), user_line(2)))
         for guard in self.guards[before:]:
             self.guarded_at.setdefault(guard.expr, (user_line(2), asked))
         return answer
+
+
+    def _told(self, condition: Any, answer: bool) -> Iterator[Any]:
+        """The comparisons that an answer rests on: all, or of those that would each settle it the first that does."""
+        if isinstance(condition, sp.Not):
+            yield from self._told(condition.args[0], not answer)
+        elif isinstance(condition, (sp.And, sp.Or)):
+            parts = list(condition.args)
+            if isinstance(condition, sp.Or) is answer:
+                parts = [part for part in parts if part.xreplace(self.backed_var_to_val) == answer][:1]
+            for part in parts:
+                yield from self._told(part, answer)
+        elif isinstance(condition, _ORDERS):
+            yield condition if answer else sp.Not(condition)
 
 
 class SymbolicSizes:
@@ -321,3 +338,8 @@ LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shap
 def dropout_owner() -> Any:
     """The object through which `torch.nn.functional` calls dropout."""
     return torch._VF
+
+
+def references(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many references torch itself holds to a tensor, and to its storage: each view of it is one of these."""
+    return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)

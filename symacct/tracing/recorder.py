@@ -9,21 +9,26 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from symacct.graph import HELD
+from symacct.liveness import EARLY
 from symacct.records import Record, Trace, Use, Value
 from symacct.tracing import private
+from symacct.tracing.held import Held
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import expression_of
 from symacct.tracing.shape_functions import result_of
+from symacct.tracing.statistics import STATISTICS
 
 _SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
                       "aten.sym_constrain_range_for_size", "aten._assert_tensor_metadata"})
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class Recorder(TorchDispatchMode):
@@ -45,7 +50,7 @@ class Recorder(TorchDispatchMode):
         for name, module in model.named_modules(remove_duplicate=False):
             self._names.setdefault(id(module), []).append(name)
             self._built[name] = built.get(id(module), "")
-        self._values: dict[int, tuple[Any, int]] = {}
+        self._values: dict[int, tuple[weakref.ref[torch.Tensor], Value]] = {}
         self._alive: dict[int, int] = {}
         self._watchers: dict[int, Any] = {}
         self._in_storage: dict[int, list[Value]] = {}
@@ -80,10 +85,19 @@ class Recorder(TorchDispatchMode):
         self.trace.records.append(Record(kind, (), (value,), phase, owner, "", name, notes))
         return value.id
 
-    def note_kept(self, loss: torch.Tensor) -> None:
-        """Call when only the loss is held: whatever else of the step lives is kept for backward."""
-        lasting = {out.storage for r in self.trace.records if r.op in ("parameter", "buffer", "state", "gradient") for out in r.outputs}
-        self.trace.kept = set(self._alive.values()) - lasting - {self._storage(loss)}
+    def note_kept(self, loss: torch.Tensor, held: Held) -> None:
+        """Call when only the loss is held: whatever else lives is kept for backward. What the model holds is
+        where autograd refers to it."""
+        given = ("parameter", "buffer", "state", "gradient")
+        lasting = {out.storage for r in self.trace.records if r.op in given for out in r.outputs}
+        theirs, saving = held.storages(), held.saved()
+        own = {number for key, number in self._alive.items() if key in theirs}
+        saved = {number for key, number in self._alive.items() if key in saving}
+        self.trace.kept = (set(self._alive.values()) - lasting - own - {self._storage(loss)}) | saved
+        self.trace.records[:] = [
+            replace(r, notes=(HELD,)) if r.op == "constant" and r.outputs[0].storage in own else r
+            for r in self.trace.records
+        ]
 
     def note_read(self) -> None:
         """Call after backward: an input whose gradient is wanted is held for that; it is kept only if backward read it."""
@@ -93,9 +107,14 @@ class Recorder(TorchDispatchMode):
         self.trace.kept -= self.leaves - read
 
     def forget_states(self, names: set[str]) -> None:
-        """Call after backward: a parameter that has no gradient has no optimizer state either."""
-        gone = lambda r: r.op == "state" and r.name.rpartition(".")[0] in names  # noqa: E731
-        self.trace.records[:] = [r for r in self.trace.records if not gone(r)]
+        """Call after backward: a parameter that has no gradient has no state but what the optimizer was built with."""
+        old = self.trace.records
+        late = (r.op == "state" and EARLY not in r.notes for r in old)
+        gone = [made and r.name.rpartition(".")[0] in names for made, r in zip(late, old, strict=True)]
+        left = [0, *accumulate(not g for g in gone)]  # deaths and calls are known by the number of their record
+        self.trace.deaths[:] = [(left[at], storage) for at, storage in self.trace.deaths]
+        self.trace.calls = {left[at]: call for at, call in self.trace.calls.items() if not gone[at]}
+        old[:] = [r for r, forgotten in zip(old, gone, strict=True) if not forgotten]
 
     def owns(self, tensor: torch.Tensor, module: str) -> None:
         """Attribute what the optimizer does to this tensor's storage to a module."""
@@ -156,8 +175,8 @@ class Recorder(TorchDispatchMode):
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
         result = result_of(op, func, args, kwargs)
-        if self.device == "cuda" and op in _STATISTICS:
-            result = _STATISTICS[op](args, result)
+        if self.device == "cuda" and op in STATISTICS:
+            result = STATISTICS[op](args, result)
         outputs = tuple(self._outputs(result))
         self.trace.records.append(Record(op, arguments, outputs, phase, module, source))
         self.trace.calls[len(self.trace.records) - 1] = (func, _positions(result))
@@ -319,32 +338,3 @@ def _positions(result: Any) -> tuple[int, ...] | None:
     if isinstance(result, (list, tuple)):
         return tuple(k for k, part in enumerate(result) if isinstance(part, torch.Tensor))
     return None if isinstance(result, torch.Tensor) else ()
-
-
-def _norm_statistics(first: int) -> Any:
-    """CUDA keeps a norm's mean and reciprocal deviation in float32 whatever the activations are."""
-
-    def widen(args: Any, result: Any) -> Any:
-        if args[0].dtype not in _HALF:
-            return result
-        wide = [torch.empty_like(part, dtype=torch.float32) for part in result[first:]]
-        return (*result[:first], *wide)
-
-    return widen
-
-
-def _without_random_state(first: int) -> Any:
-    """Fused attention also returns the state of the random generator, a few bytes a call: the kernel's bookkeeping."""
-
-    def drop(_: Any, result: Any) -> Any:
-        return tuple(part.new_empty(0) if k >= first and isinstance(part, torch.Tensor) else part for k, part in enumerate(result))
-
-    return drop
-
-
-_STATISTICS = {
-    "aten.native_layer_norm": _norm_statistics(1),
-    "aten.native_group_norm": _norm_statistics(1),
-    "aten._scaled_dot_product_flash_attention": _without_random_state(6),
-    "aten._scaled_dot_product_efficient_attention": _without_random_state(2),
-}

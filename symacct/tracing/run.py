@@ -14,6 +14,7 @@ from symacct.graph import MASTER
 from symacct.liveness import EARLY
 from symacct.records import Trace
 from symacct.tracing import inference, private
+from symacct.tracing.held import Held
 from symacct.tracing.lines import QUIET, short
 from symacct.tracing.masters import MasterWeights, casting
 from symacct.tracing.patches import patched
@@ -291,9 +292,10 @@ def _loss_of(source: ModelSource, output: Any, sizes: Any, inputs: Any) -> torch
 def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: Any, recorder: Recorder) -> None:
     """Forward, loss, backward, step. `held` holds the inputs, which are let go before backward, as the output is:
     what lives on then, autograd keeps."""
+    own = Held(model)
     with recorder.watching():
         loss = _forward_and_loss(source, model, held, recorder)
-        recorder.note_kept(loss)
+        recorder.note_kept(loss, own)
         recorder.phase = "backward"
         if loss.requires_grad:
             with _guarding_user_code(source, "the backward pass"):
@@ -310,9 +312,8 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
 
 def _forward_and_loss(source: ModelSource, model: Any, held: list[Any], recorder: Recorder) -> torch.Tensor:
     inputs = held.pop()
-    with _guarding_user_code(source, "the forward pass"):
-        with casting(source, recorder.device):
-            output = _call(model, inputs)
+    with _guarding_user_code(source, "the forward pass"), casting(source, recorder.device):
+        output = _call(model, inputs)
     recorder.phase, recorder.modules = "loss", []
     with _guarding_user_code(source, "loss(...)"), casting(source, recorder.device):
         loss = _loss_of(source, output, recorder.trace.sizes, inputs)
