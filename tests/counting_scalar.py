@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 
 class Scalar:
     """A float that counts operations by kind while it computes."""
 
-    counts: dict = {}
+    counts: ClassVar[dict] = {}
 
     def __init__(self, value):
         self.value = float(value)
@@ -47,7 +48,8 @@ for _name, _function in {
     "truediv": lambda a, b: a / b,
 }.items():
     setattr(Scalar, f"__{_name}__", binary(_function))
-    setattr(Scalar, f"__r{_name}__", lambda a, b, f=binary(_function): f(b, a))
+    _reverse = binary(_function)
+    setattr(Scalar, f"__r{_name}__", lambda a, b, f=_reverse: f(b, a))
 for _name, _function in {
     "lt": lambda a, b: a < b,
     "gt": lambda a, b: a > b,

@@ -32,7 +32,7 @@ class Pricing(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
-        values = {name: described(value) for name, value in {**dict(zip(names, args)), **kwargs}.items()}
+        values = {name: described(value) for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items()}
         if func.namespace != "aten":
             return out
         self.alive.append((args, kwargs, out))

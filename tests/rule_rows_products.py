@@ -76,7 +76,7 @@ Q, K, VALUE = t("q", 2, 3, 5, 4), t("k", 2, 3, 7, 4), t("v", 2, 3, 7, 6)
 ATT, LSE, GRAD = t("o", 2, 3, 5, 6), t("lse", 2, 3, 5), t("g", 2, 3, 5, 6)
 PAIRS = 6 * 5 * 7
 QKV = {"query": Q, "key": K, "value": VALUE}
-FORWARD = dict(product=2 * PAIRS * 10, elementwise=3 * PAIRS, reduction=2 * PAIRS, transcendental=PAIRS)
+FORWARD = {"product": 2 * PAIRS * 10, "elementwise": 3 * PAIRS, "reduction": 2 * PAIRS, "transcendental": PAIRS}
 row(
     """
         _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
@@ -95,8 +95,8 @@ SQUARE = {name: t(name, 2, 3, 5, 4) for name in ("query", "key", "value")}
 row("_scaled_dot_product_flash_attention", {**SQUARE, "is_causal": True}, (Q, LSE), product=2 * 150 * 8,
     elementwise=450,
     reduction=300, transcendental=150, causal=2 * 6 * 15 * 8)
-BACKWARD = dict(product=2 * PAIRS * (3 * 4 + 2 * 6), recomputed=2 * PAIRS * 4, elementwise=5 * PAIRS + 180,
-                reduction=180, transcendental=PAIRS)
+BACKWARD = {"product": 2 * PAIRS * (3 * 4 + 2 * 6), "recomputed": 2 * PAIRS * 4, "elementwise": 5 * PAIRS + 180,
+                "reduction": 180, "transcendental": PAIRS}
 SAVED = {"grad_out": GRAD, **QKV, "out": ATT, "logsumexp": LSE}
 row(
     """

@@ -10,7 +10,15 @@ from small_models import Call, linear, randn
 from torch import nn
 
 import symacct
-from symacct.errors import FormulaError, GraphError, ModelFileError, SizeError, SymacctError, TraceError, UnknownOps
+from symacct.errors import (
+    FormulaError,
+    GraphError,
+    ModelFileError,
+    SizeError,
+    SymacctError,
+    TraceError,
+    UnknownOps,
+)
 from symacct.storage import VERSION, dumps, loads
 from symacct.symbols import symbol
 
@@ -128,7 +136,7 @@ def test_an_output_without_a_loss(written):
 
 @pytest.mark.parametrize("name", ["missing.py", "missing.json", "missing", "no/such/folder"])
 def test_no_such_target(name):
-    with pytest.raises(SymacctError, match="missing|no/such") as caught:
+    with pytest.raises(SymacctError, match=r"missing|no/such") as caught:
         symacct.derive(name)
     assert isinstance(caught.value, (ModelFileError, GraphError))
 
@@ -303,7 +311,7 @@ def test_switches_of_a_convention_that_do_not_exist(ledger):
         symacct.derive(**UNKNOWN, convention="kaplen")
     with pytest.raises(SizeError, match="choose from FLOP, MAC"):
         symacct.derive(**UNKNOWN, unit="FLOPS")
-    with pytest.raises(SizeError, match="no switch|colour"):
+    with pytest.raises(SizeError, match=r"no switch|colour"):
         symacct.derive(**UNKNOWN, colour="red")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import sympy as sp
-
 from hf_configs import FAMILIES, PUBLISHED, config, decoder, gpt2, llama
+
 from symacct.errors import ModelFileError, Unsupported
 from symacct.tracing import hf_fields
 from symacct.tracing.hf import load_config

@@ -33,7 +33,7 @@ def defaults(values, out):
     }
 
 
-@pytest.mark.parametrize("op, values, out, expected", ROWS, ids=[f"{n}-{r[0]}" for n, r in enumerate(ROWS)])
+@pytest.mark.parametrize(("op", "values", "out", "expected"), ROWS, ids=[f"{n}-{r[0]}" for n, r in enumerate(ROWS)])
 def test_a_rule_counts_what_a_person_counts(op, values, out, expected):
     cost = price(op, values, out)
     wanted = {**dict.fromkeys(KINDS, 0), "causal": None, **defaults(values, out), **expected}
@@ -82,7 +82,7 @@ def symbolic(value):
 SYMBOLIC = [(op, values, out) for op, values, out, _ in ROWS if "grid_sampler" not in op]
 
 
-@pytest.mark.parametrize("op, values, out", SYMBOLIC, ids=[f"{n}-{r[0]}" for n, r in enumerate(SYMBOLIC)])
+@pytest.mark.parametrize(("op", "values", "out"), SYMBOLIC, ids=[f"{n}-{r[0]}" for n, r in enumerate(SYMBOLIC)])
 def test_a_symbolic_cost_is_exact_and_has_the_hand_counted_value(op, values, out):
     symbols = {name: symbolic(value) for name, value in values.items()}
     cost, counted = price(op, symbols, symbolic(out)), price(op, values, out)

@@ -221,14 +221,14 @@ def log_softmax(x):
 
 
 def softmax_gradient(g, y):
-    products = [a * b for a, b in zip(g, y)]
+    products = [a * b for a, b in zip(g, y, strict=True)]
     s = total(products)
-    return [p - b * s for p, b in zip(products, y)]
+    return [p - b * s for p, b in zip(products, y, strict=True)]
 
 
 def log_softmax_gradient(g, y):
     s = total(g)
-    return [a - exp(b) * s for a, b in zip(g, y)]
+    return [a - exp(b) * s for a, b in zip(g, y, strict=True)]
 
 
 def mean(x):
@@ -239,12 +239,12 @@ def layer_norm(x, w, b):
     m = mean(x)
     centred = [a - m for a in x]
     r = rsqrt(mean([a * a for a in centred]) + 1e-5)
-    return [a * r * c + d for a, c, d in zip(centred, w, b)]
+    return [a * r * c + d for a, c, d in zip(centred, w, b, strict=True)]
 
 
 def rms_norm(x, w):
     r = rsqrt(mean([a * a for a in x]) + 1e-5)
-    return [a * r * c for a, c in zip(x, w)]
+    return [a * r * c for a, c in zip(x, w, strict=True)]
 
 
 def statistics(x):
@@ -255,11 +255,11 @@ def statistics(x):
 def layer_norm_gradient(g, x, w):
     m, r = statistics(x)
     hats = [(a - m) * r for a in x]
-    scaled = [a * c for a, c in zip(g, w)]
-    along = mean([a * h for a, h in zip(scaled, hats)])
+    scaled = [a * c for a, c in zip(g, w, strict=True)]
+    along = mean([a * h for a, h in zip(scaled, hats, strict=True)])
     level = mean(scaled)
-    dx = [(a - (level + h * along)) * r for a, h in zip(scaled, hats)]
-    return dx, [accumulated(a * h) for a, h in zip(g, hats)], [accumulated(a) for a in g]
+    dx = [(a - (level + h * along)) * r for a, h in zip(scaled, hats, strict=True)]
+    return dx, [accumulated(a * h) for a, h in zip(g, hats, strict=True)], [accumulated(a) for a in g]
 
 
 def accumulated(scalar):

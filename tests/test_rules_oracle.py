@@ -129,7 +129,7 @@ def test_fused_attention_equals_torchs_formula(name):
     q, k, v = (2, 3, 5, 7), (2, 3, 11, 7), (2, 3, 11, 4)
     grad = (2, 3, 5, 4)
     values = {
-        n: Tensor(n, s, "float16", n) for n, s in zip(("query", "key", "value", "grad_out"), (q, k, v, grad))
+        n: Tensor(n, s, "float16", n) for n, s in zip(("query", "key", "value", "grad_out"), (q, k, v, grad), strict=True)
     }
     out = Tensor("out", grad, "float16", "out")
     assert price(f"aten._scaled_dot_product_{name}", values, (out,)).product == sdpa_flop_count(q, k, v)
@@ -153,7 +153,7 @@ def test_cpu_attention_equals_its_unfused_form(causal):
     assert fused.total("recomputed") * 2 == unfused // 3
 
 
-@pytest.mark.parametrize("n, c", [(5, 5), (3, 7), (7, 3)])
+@pytest.mark.parametrize(("n", "c"), [(5, 5), (3, 7), (7, 3)])
 def test_causal_pairs_equal_those_of_the_mask_that_torch_applies(n, c):
     values = {
         name: Tensor(name, (2, 3, length, 4), "float16", name)
@@ -270,7 +270,7 @@ def test_lstm_layer_counts_what_its_cells_count():
 
 
 @pytest.mark.parametrize(
-    "name, options",
+    ("name", "options"),
     [
         ("Adam", {}),
         ("Adam", {"weight_decay": 0.1}),

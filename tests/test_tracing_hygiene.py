@@ -115,7 +115,7 @@ def _raises_in_backward(d):
 @pytest.mark.parametrize("model", [_raises_when_built, _raises_when_run, _raises_in_backward])
 def test_also_when_the_users_code_raises(model):
     before = world()
-    with pytest.raises(ModelFileError, match="built|run|backward"):
+    with pytest.raises(ModelFileError, match=r"built|run|backward"):
         derive(model)
     assert changed(before) == NOTHING
 

@@ -176,7 +176,7 @@ def test_a_wrong_parameter_is_named(mlp):
 
 
 def test_a_missing_op_breaks_the_alignment(mlp):
-    source, graph = mlp
+    _source, graph = mlp
     items = tuple(item for item in graph.items if isinstance(item, Loop) or item.op != "aten.gelu_backward")
     steps = comparable(unfold(replace(graph, items=tuple(_without_users(graph, items))), {"B": 2, "d": 3, "f": 5, "c": 4}))
     calls = [Call(s.node.op, s.node.phase, tuple(shape for shape, _ in s.outputs)) for s in comparable(unfold(graph, {"B": 2, "d": 3, "f": 5, "c": 4}))]
