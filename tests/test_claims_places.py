@@ -71,9 +71,57 @@ def test_a_square_of_the_width_belongs_to_matrices():
 
 def test_a_bias_too_many_belongs_to_what_has_its_width():
     found = check("llama", f"params = {LLAMA} + 2Lf")
-    at = places(found, "extra")
-    assert {"blocks.*.mlp.gate", "blocks.*.mlp.up"} <= at
-    assert at <= {f"blocks.*.mlp.{name}" for name in ("gate", "up", "down")}  # down takes f values too
+    assert places(found, "extra") == {"blocks.*.mlp.gate", "blocks.*.mlp.up"}  # down gives d values
+    added = check("llama", f"forward = {PRODUCTS} + 2BLTf")
+    assert places(added, "extra") == {"blocks.*.mlp.gate", "blocks.*.mlp.up"}
+    heads = check("llama", f"params = {LLAMA} + 2L·h_kv·d_h")
+    assert places(heads, "extra") == {"blocks.*.attn.k", "blocks.*.attn.v"}
+
+
+def test_one_factor_on_several_terms_is_told_of_all_their_places():
+    """Narayanan et al. 2021, equation 3, counts layers four times, logits three: 96BLTd²(1 + T/6d + V/16Ld)."""
+    found = check("gpt2", "C = 96 B L T d^2 (1 + T/(6d) + V/(16 L d))", given=["f = 4*d"])
+    attention = {"blocks.*.attn", "blocks.*.attn.qkv", "blocks.*.attn.proj"}
+    assert places(found) == attention | {"blocks.*.mlp.up", "blocks.*.mlp.down"}
+    assert {term.kind for term in found.terms} == {"wrong"}
+    told = {(term.module, term.term) for term in found.terms}
+    # one forward of each: 2·3d²·T, 2·d²·T, 2·4d²·T twice, 4·T²·d
+    assert ("blocks.*.attn.qkv", parse("-6*B*L*T*d**2")) in told
+    assert ("blocks.*.attn.proj", parse("-2*B*L*T*d**2")) in told
+    assert ("blocks.*.mlp.up", parse("-8*B*L*T*d**2")) in told
+    assert ("blocks.*.attn", parse("-4*B*L*T**2*d")) in told
+
+
+def test_what_active_parameters_count_beyond_products_is_told():
+    found = check("mixtral", "forward = 2·params.active·D + 4BLT²h·d_h")
+    assert places(found) == {"blocks.*.norm1", "blocks.*.norm2", "norm", "embed"}
+
+
+# Notes
+
+
+@pytest.mark.parametrize(
+    ("target", "claim", "note"),
+    [
+        ("llama", "params = 2Vd + d + L(2d + 4d² + 3df)", "equal where d = h*d_h and h_kv = h"),
+        ("llama", "params = 2Vd + d + L(2d + 2d² + 2d·h_kv·d_h + 3df)", "equal where d = h*d_h,"),
+        (
+            "llama",
+            "forward = 2Vd + 4LTh·d_h + 4Ld·d_h(h + h_kv) + 6Ldf",
+            "the claim is of one token: B·T times as much is equal",
+        ),
+        ("gpt2", "forward = 24LTd² + 4LT²d + 2TVd", "one row of the batch"),
+    ],
+)
+def test_what_would_make_it_right_is_noted(target, claim, note):
+    found = check(target, claim, given=["f = 4d"] if target == "gpt2" else [])
+    assert found.verdict == "refuted"
+    assert any(note in told for told in found.notes)
+
+
+def test_a_quotient_of_two_formulas_is_told_as_the_number_that_it_is():
+    found = check("gpt2", "flops.step/flops.forward = 3")
+    assert (found.verdict, found.derived, found.difference) == ("equal", 3, 0)
 
 
 def test_what_n_counts_is_not_told_as_put_for_another_term():
@@ -120,6 +168,8 @@ STEM = parse("294*B*w*ceiling(H/2)*ceiling(W/2)")  # 7 × 7 × 3 taps, 2 FLOPs e
         ("flops.step = 3·flops.forward - 2·294·B·w·⌈H/2⌉·⌈W/2⌉", STEM),  # the images need no gradient
         ("flops.step = 3·flops.forward - 294·B·w·⌊(H+1)/2⌋·(⌊(W-1)/2⌋ + 1)", sp.Integer(0)),
         ("forward = flops.forward - 294·B·w·⌈H/2⌉·⌈W/2⌉ + 294·B·w·H·W", STEM - parse("294*B*w*H*W")),
+        ("flops.step = 3·flops.forward - 294·B·w·(H - ⌊H/2⌋)·⌈W/2⌉", sp.Integer(0)),
+        ("flops.step = 3·flops.forward - 588·B·w·(H - ⌊H/2⌋)·(W - ⌊W/2⌋)", STEM),
     ],
 )
 def test_roundings_of_two_spellings_cancel(claim, off):

@@ -43,11 +43,29 @@ class Attribution:
     def terms(self) -> tuple[Term, ...]:
         """Every monomial in which the two differ, with the places that fit, larger degrees first."""
         bodies = [b for b in {**self.derived, **self.claimed} if self._left(b) != 0]
-        swapped = self._swaps(bodies)
+        swapped, scaled = self._swaps(bodies), self._scaled(bodies)
         made: list[Term] = []
         for body in sorted(bodies, key=lambda b: (-_degree(b), str(b))):
-            made += self._attributed(body, swapped.get(body))
+            made += self._in_proportion(body) if body in scaled else self._attributed(body, swapped.get(body))
         return tuple(made)
+
+    def _scaled(self, bodies: Iterable[Expr]) -> set[Expr]:
+        """Terms that are wrong by one factor, two or more: all places of theirs are, in proportion."""
+        told = {body for _, terms in self.counted for body in terms}
+        by: dict[Expr, set[Expr]] = {}
+        for body in bodies:
+            mine = self.derived.get(body, sp.Integer(0))
+            whole = sum((number for _, number in self._holding(body)), sp.Integer(0))
+            if body in self.claimed and body not in told and mine != 0 and whole == mine:
+                by.setdefault(self._left(body) / mine, set()).add(body)
+        return {body for alike in by.values() if len(alike) > 1 for body in alike}
+
+    def _in_proportion(self, body: Expr) -> list[Term]:
+        factor = self._left(body) / self.derived[body]
+        return [
+            Term(factor * number * body, "wrong", p.module, p.op, p.where, p.meaning)
+            for p, number in self._holding(body)
+        ]
 
     def _left(self, body: Expr) -> Expr:
         return self.derived.get(body, sp.Integer(0)) - self.claimed.get(body, sp.Integer(0))
@@ -129,9 +147,13 @@ class Attribution:
     def _nearest(self, body: Expr, left: Expr) -> list[tuple[Part, Expr, Expr]]:
         """The parts whose terms differ least from a term that the model does not have, and those terms.
 
-        First what a usual relation takes for it, then what has all its sizes, then what is wrong itself.
+        First what gives as many values, as a bias would; then what a usual relation takes for it, then what has
+        all its sizes, then what is wrong itself.
         """
         every = [(p, other, number) for p, terms in self.parts for other, number in terms.items()]
+        wide_as = [row for row in every if row[0].made.as_coeff_Mul()[1] == body and _distance(body, row[1]) == 1]
+        if wide_as and self._left(body) < 0:
+            return wide_as
         for wide in (False, True):
             alike = [row for row in every if self.like(row[1], wide) == self.like(body, False)]
             if alike and (wide or sum(number for _, _, number in alike) >= left):

@@ -15,7 +15,7 @@ from symacct.account import Ledger
 from symacct.claims.counted import MEANINGS, PER_TOKEN, counts
 from symacct.claims.names import size_of
 from symacct.claims.reading import Claim
-from symacct.claims.rounding import rounded_up
+from symacct.claims.rounding import halved_alike, rounded_up
 from symacct.conventions import CHOICES, NAMED, Convention
 from symacct.domain import Domain
 from symacct.errors import TraceError
@@ -105,7 +105,7 @@ class Setting:
         """Both sides under all relations of the case."""
         if case not in self.memory:
             left, right = self.raw(case)
-            self.memory[case] = self.under(left, case.supposed), self.under(right, case.supposed)
+            self.memory[case] = halved_alike(self.under(left, case.supposed), self.under(right, case.supposed))
         return self.memory[case]
 
     def explicit(self, case: Case) -> Expr:
@@ -152,12 +152,17 @@ class Setting:
     def usual(self) -> list[str]:
         """Usual relations that tell a size of the model of which the claim does not speak."""
         spoken = {s.name for s in self.claim.right.free_symbols}
+        return [text for text, told in self.thinkable.items() if told not in spoken]
+
+    @cached_property
+    def thinkable(self) -> dict[str, str]:
+        """All usual relations that tell a size of the model, each with the size that it tells."""
         mine = {s.name for s in self.raw(self.base)[0].free_symbols}
-        found = []
+        found = {}
         for usual, gone in _USUAL.items():
-            text, eliminated = _in_sizes(usual, self.ledger.graph), size_of(gone, self.ledger.graph)
-            if text and eliminated not in spoken and eliminated in mine and self._possible(text):
-                found.append(text)
+            text, told = _in_sizes(usual, self.ledger.graph), size_of(gone, self.ledger.graph)
+            if text and told in mine and self._possible(text):
+                found[text] = told
         return found
 
     def _consistent(self, text: str) -> bool:

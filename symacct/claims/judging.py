@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import sympy as sp
@@ -14,12 +15,12 @@ from symacct.claims.attribution import coefficients
 from symacct.claims.bounds import lacking, proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
-from symacct.claims.leading import Regime, regions, stated, usual
+from symacct.claims.leading import Regime, one_token, regions, stated, usual
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
 from symacct.claims.reading import read
-from symacct.claims.verdict import Verdict
+from symacct.claims.verdict import PROVED, Verdict
 from symacct.claims.witness import plain, ratio_hint, smallest
 from symacct.errors import SizeError
 from symacct.expressions import Proved, canonical, compare
@@ -224,6 +225,7 @@ class _Judge:
         notes = [
             note
             for note in (
+                one_token(derived, claim, setting.ledger.graph) if self._kind == "flops" else "",
                 hint,
                 self._nearest_form(base, claim),
                 *self._at_sizes(derived, claim),
@@ -267,10 +269,13 @@ class _Judge:
 
     def _elsewhere(self) -> list[str]:
         """Usual relations under which the claim would be equal, but which the known sizes do not obey."""
-        setting = self.setting
-        others = [text for text in setting.usual if (text,) not in setting.supposable]
-        found = [text for text in others if setting.holds(replace(setting.base, supposed=(text,)))]
-        return [f"equal where {text}, which this model does not need: its sizes are free" for text in found]
+        setting, texts = self.setting, list(self.setting.thinkable)
+        ways = [*((text,) for text in texts), *combinations(texts, 2)]
+        for way in ways:
+            if way not in setting.supposable and setting.holds(replace(setting.base, supposed=way)):
+                where = " and ".join(way)
+                return [f"equal where {where}, which this model does not need: its sizes are free"]
+        return []
 
     def _near(self, base: Case) -> list[str]:
         """Another N by which the claim would hold to leading order."""
@@ -317,13 +322,19 @@ class _Judge:
         """The record; of a maximum that form of it which the verdict is about."""
         derived, claim = self.setting.sides(case)
         derived = derived if form is None else form
+        equal = verdict in PROVED
         return Verdict(
             verdict,
             self.setting.claim.text,
             self.setting.ledger.graph.target,
             claim,
-            derived,
-            canonical(derived - claim),
+            claim if equal and _quotient(derived) and not _quotient(claim) else derived,
+            sp.Integer(0) if equal else canonical(derived - claim),
             conditions,
             names=self.names.told(case.choice),
         )
+
+
+def _quotient(expr: Expr) -> bool:
+    """Whether a sum stands below a fraction's line, as in flops.step/flops.forward."""
+    return any(p.base.is_Add for p in expr.atoms(sp.Pow) if p.exp.is_negative)

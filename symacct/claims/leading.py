@@ -151,6 +151,21 @@ def _widths(graph: Graph) -> set[sp.Symbol]:
     return named - reading_of(graph).data
 
 
+def one_token(derived: Expr, claim: Expr, graph: Graph) -> str:
+    """That a claim of FLOPs is right for one token or one row of the batch; empty where it is not."""
+    reading = reading_of(graph)
+    if claim == 0 or claim.free_symbols & reading.batch:
+        return ""
+    for sizes, noun in ((reading.data, "token"), (reading.batch, "row of the batch")):
+        times = sp.Mul(*sorted(sizes, key=str))
+        whole = canonical(claim * times)
+        if canonical(derived - whole) == 0:
+            return f"the claim is of one {noun}: {shown(times)} times as much is equal"
+        if any(regime.leads(derived, whole) for regime in usual(graph)[:1]):
+            return f"the claim may be of one {noun}: {shown(times)} times as much is the leading order"
+    return ""
+
+
 def regions(derived: Expr, claim: Expr, graph: Graph, numbers: Mapping[sp.Symbol, Expr]) -> tuple[str, ...]:
     """Where |claim - derived| / derived stays below 1, 5 and 10 %, as one condition each."""
     return tuple(
@@ -262,13 +277,8 @@ def _solved(slack: Expr, size: sp.Symbol, numbers: Mapping[sp.Symbol, Expr]) -> 
     over, under = sp.fraction(limit)
     if _sign(under) < 0:
         over, under = sp.expand(-over), sp.expand(-under)
-    text = (
-        shown(over)
-        if under == 1
-        else f"({shown(over)})/({shown(under)})"
-        if sp.expand(over).is_Add
-        else f"{shown(over)}/({shown(under)})"
-    )
+    below = "" if under == 1 else f"/{under}" if under.is_Atom else f"/({shown(under)})"
+    text = f"({shown(over)}){below}" if below and sp.expand(over).is_Add else f"{shown(over)}{below}"
     mark = "<" if sign < 0 else ">"
     here = limit.xreplace(dict(numbers))
     said = (

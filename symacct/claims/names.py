@@ -60,14 +60,14 @@ _WORDS = {
     "k": ("experts per token",),
 }
 _SPELLED = {
-    "flops.step": "C FLOPs flops step C_step C_train flops_step",
-    "flops.forward": "forward C_forward C_fwd flops_forward F_fwd",
-    "flops.backward": "backward C_backward C_bwd",
+    "flops.step": "C FLOPs flops step C_step C_train flops_step FLOPs_step FLOPs_train",
+    "flops.forward": "forward C_forward C_fwd flops_forward F_fwd FLOPs_forward FLOPs_fwd",
+    "flops.backward": "backward C_backward C_bwd flops_backward FLOPs_backward FLOPs_bwd",
     "flops.hardware": "hardware",
     "params.total": "params parameters n_params",
     "bytes.saved": "saved activations M_act",
     "bytes.peak": "peak",
-    "bytes.kv_cache": "kv_cache",
+    "bytes.kv_cache": "kv_cache KV_cache M_KV M_kv",
 }
 KEYS = {word: key for key, words in _SPELLED.items() for word in words.split()} | {
     plain(name): key for key, (name, _) in QUANTITIES.items() if name != PARAMETERS
@@ -84,6 +84,7 @@ COUNTS = {
     "N_non_emb": "non-embedding",
     "N_matmul": "matmul",
     "N_prime": PER_TOKEN,
+    "P_prime": PER_TOKEN,  # where N is a size of the model
 }
 FUNCTIONS = {
     "floor": "floor",
@@ -248,9 +249,11 @@ class Names:
         sizes = ", ".join(f"{n} ({i.meaning})" if i.meaning else n for n, i in self.graph.symbols.items())
         near = get_close_matches(word[:40], [*self.graph.symbols, *self.keys], 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
+        key = next((n for n in near if "." in n), next(iter(self.keys), "flops.step"))
+        meant = key if at < text.find("=") else next(iter(self.graph.symbols), "1")
         raise UnknownSymbol(
             f"unknown symbol {word[:40]!r}; {hint}say what it means, "
-            f"as in --map {word[:40]}={next(iter(self.graph.symbols), '1')}, or put * between factors; "
+            f"as in --map {word[:40]}={meant}, or put * between factors; "
             f"sizes of {self.graph.target} are {sizes}\n{caret(text, at)}"
         )
 

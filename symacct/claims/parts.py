@@ -32,13 +32,17 @@ _SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A summand of a formula and where it comes from. Alike places are one part."""
+    """A summand of a formula and where it comes from. Alike places are one part.
+
+    `made` is how many values come out of the place: of a weight, in one application of it.
+    """
 
     module: str
     op: str
     where: str
     meaning: str
     value: Expr
+    made: Expr = sp.S.Zero
 
 
 def parts_of(ledger: Ledger, key: str) -> list[Part]:
@@ -51,9 +55,7 @@ def parts_of(ledger: Ledger, key: str) -> list[Part]:
     made = []
     for members in grouped.values():
         ops = ", ".join(dict.fromkeys(p.op for p in members))
-        made.append(
-            Part(members[0].module, ops, members[0].where, members[0].meaning, add(p.value for p in members))
-        )
+        made.append(replace(members[0], op=ops, value=add(p.value for p in members)))
     return made
 
 
@@ -127,7 +129,9 @@ def _block(module: str) -> tuple[str, ...]:
 def _at(place: Placed, value: Expr) -> Part:
     node = place.node
     rule = find(node.op)
-    return Part(node.module, node.op, node.source, rule.law if rule else "no rule", value)
+    out = node.outputs[0].numel if node.outputs else sp.S.Zero
+    law = rule.law if rule else "no rule"
+    return Part(node.module, node.op, node.source, law, value, sp.expand(total_over(out, place.loops)))
 
 
 def _saved(ledger: Ledger, kept: Mapping[str, Expr]) -> Iterator[Part]:
@@ -155,4 +159,5 @@ def _tensor(place: Placed, out: Tensor, in_bytes: bool) -> Part:
         node.source,
         f"{node.label or node.op}, {shape}",
         sp.expand(total_over(size, place.loops)),
+        sp.expand(total_over(out.shape[0], place.loops)) if len(out.shape) == 2 else sp.S.Zero,
     )

@@ -37,7 +37,7 @@ def _counted(setting: Setting, case: Case) -> Weighed:
     if set(claim.keys.values()) == {"flops.hardware"} and not claim.counts:
         return _spared(setting, case)
     right = sp.expand(claim.right)
-    totals = [stand for stand in claim.counted if claim.keys[stand] in ("params.total", "params.trainable")]
+    totals = [stand for stand in claim.counted if claim.keys[stand] in ("params.total", "params.trainable", "params.active")]
     factor = sum((right.coeff(stand, 1) for stand in (*claim.counts, *totals)), sp.Integer(0))
     if factor == 0:
         return []

@@ -74,7 +74,7 @@ def relations(texts: Iterable[str], names: Collection[str]) -> Relations:
     for text in texts:
         left, sign, right = text.partition("|")
         if sign:
-            sides = parse(left, words), parse(right, words)
+            sides = _read(left, words), _read(right, words)
             made = _dividing(_meaning(made, sides, heads), *(side.xreplace(heads) for side in sides))
             continue
         left, sign, right = text.replace("==", "=").partition("=")
@@ -84,9 +84,14 @@ def relations(texts: Iterable[str], names: Collection[str]) -> Relations:
             raise SizeError(
                 f"--given {text!r}: write an equality, as in 'f=4*d', or a divisibility, as in 'h | d'"
             )
-        sides = parse(left, words), parse(right, words)
+        sides = _read(left, words), _read(right, words)
         made = _equal(_meaning(made, sides, heads), *sides, heads)
     return made
+
+
+def _read(text: str, words: Collection[str]) -> Expr:
+    """One side of a relation; `4d` and `4·d` are `4*d` here as in claims."""
+    return parse(re.sub(r"(?<![\w.])(\d+)\s*(?=[A-Za-z(])", r"\1*", text.replace("·", "*")), words)
 
 
 def turned(known: Relations) -> Iterator[Relations]:
