@@ -15,6 +15,7 @@ from math import ceil, floor, gcd
 import sympy as sp
 from sympy import Expr
 
+from symacct.comparisons import implies, plain
 from symacct.errors import TraceError
 from symacct.graph import Assumption
 from symacct.symbols import symbol
@@ -146,7 +147,7 @@ def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[s
     for condition, line in rest:
         kept = domain.rewrite(condition)
         if not _always(domain, kept):
-            made = _equality(kept, line) if isinstance(kept, sp.Eq) else Assumption("branch", kept, None, line)
+            made = _equality(kept, line) if isinstance(kept, sp.Eq) else Assumption("branch", plain(kept), None, line)
             domain = _with(domain, made)
     return _without_implied(domain)
 
@@ -222,11 +223,13 @@ def _means(domain: Domain, condition: sp.Eq, made: Assumption) -> bool:
 
 
 def _without_implied(domain: Domain) -> Domain:
-    """Without divisibilities that follow from the others."""
+    """Without divisibilities and comparisons that follow from the others."""
     kept = list(domain.assumptions)
     for a in domain.assumptions:
         others = [b for b in kept if b is not a]
         if a.kind == "divides" and Domain(domain.names, tuple(others)).integral(a.left / a.right):
+            kept = others
+        elif a.kind == "branch" and any(b.kind == "branch" and implies(b.left, a.left) for b in others):
             kept = others
     return Domain(domain.names, tuple(kept))
 

@@ -29,6 +29,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import checkpoint as torch_checkpoint
 from torch.utils._pytree import tree_map_only
 
+from symacct.comparisons import told, weaker
 from symacct.errors import Unsupported
 from symacct.records import Pin
 from symacct.symbols import symbol
@@ -37,32 +38,32 @@ from symacct.tracing.translation import translate
 
 __all__ = ["FakeTensor", "FakeTensorMode", "SymbolicSizes", "expression_of", "references"]
 
-_ORDERS = (sp.StrictLessThan, sp.LessThan, sp.StrictGreaterThan, sp.GreaterThan, sp.Equality)
-# what torch demands of operands, and where a slice is cut short
-_DEMANDING = ("_check_with", "slice_forward", "_compute_slice_index")
+_INDEX = "_compute_slice_index"  # where a slice is cut short: one that ends just there is the same, cut or not
+_DEMANDING = ("_check_with", "slice_forward", _INDEX)  # what torch demands of operands, and slices
 _ASKING = ("/torch/__init__.py", "/experimental/sym_node.py", "/experimental/symbolic_shapes.py", "/experimental/recording.py",
            "/tracing/private.py", "/functools.py", "/torch/_utils.py", "<string>")
 
 
-def _asked_by_user() -> bool:
-    """Whether the comparison that torch evaluates now stands in the user's code, or is a demand on an op's operands.
+def _asker() -> str:
+    """The function that asked for the comparison that torch evaluates now: one of the user's, or a demand on operands.
 
-    Else it is a kernel's bookkeeping. A kernel asks a size's node; Python code asks the size, whose methods are in
+    Empty where it is a kernel's bookkeeping. A kernel asks a size's node; Python code asks the size, whose methods are in
     torch's `__init__`.
     """
     frame: FrameType | None = sys._getframe(2)
     by_python = False
     while frame is not None and frame.f_code.co_filename.endswith(_ASKING):
         if frame.f_code.co_name in _DEMANDING:
-            return True
+            return frame.f_code.co_name
         by_python = by_python or frame.f_code.co_filename.endswith("/torch/__init__.py")
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name in _DEMANDING:
-        return True
+        return frame.f_code.co_name
     if frame is None or not by_python:
-        return False
+        return ""
     name = frame.f_code.co_filename
-    return "/torch/optim/" in name or not name.startswith(QUIET)  # an optimizer's `if` (Muon's) decides as the user's do
+    asking = "/torch/optim/" in name or not name.startswith(QUIET)  # an optimizer's `if` (Muon's) decides as the user's do
+    return frame.f_code.co_name if asking else ""
 
 
 class _WatchedShapeEnv(ShapeEnv):
@@ -83,26 +84,14 @@ class _WatchedShapeEnv(ShapeEnv):
     def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
         before = len(self.guards)
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
-        asked = isinstance(orig_expr, (*_ORDERS, sp.And, sp.Or, sp.Not)) and _asked_by_user()
-        if asked:
-            self.asked.update(dict.fromkeys(self._told(orig_expr, bool(answer)), user_line(2)))
+        asker = _asker() if isinstance(orig_expr, sp.logic.boolalg.Boolean) else ""
+        if asker:
+            parts = told(orig_expr, bool(answer), self.backed_var_to_val)
+            parts = [weaker(part) for part in parts] if asker == _INDEX else parts
+            self.asked.update(dict.fromkeys(parts, user_line(2)))
         for guard in self.guards[before:]:
-            self.guarded_at.setdefault(guard.expr, (user_line(2), asked))
+            self.guarded_at.setdefault(guard.expr, (user_line(2), asker not in ("", _INDEX)))
         return answer
-
-
-    def _told(self, condition: Any, answer: bool) -> Iterator[Any]:
-        """The comparisons that an answer rests on: all, or of those that would each settle it the first that does."""
-        if isinstance(condition, sp.Not):
-            yield from self._told(condition.args[0], not answer)
-        elif isinstance(condition, (sp.And, sp.Or)):
-            parts = list(condition.args)
-            if isinstance(condition, sp.Or) is answer:
-                parts = [part for part in parts if part.xreplace(self.backed_var_to_val) == answer][:1]
-            for part in parts:
-                yield from self._told(part, answer)
-        elif isinstance(condition, _ORDERS):
-            yield condition if answer else sp.Not(condition)
 
 
 class SymbolicSizes:
