@@ -15,8 +15,8 @@ from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import HELD, MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
+from symacct.limits import holds, told
 from symacct.rules import RULES, Cost, price
-from symacct.smallest import holds_at
 from symacct.symbols import symbol
 
 KINDS = ("product", "elementwise", "reduction", "transcendental")
@@ -206,14 +206,15 @@ class Ledger:
         return found
 
     def at(self, **sizes: int) -> dict[str, int]:
-        """Every formula in exact integers at these sizes. Raises SizeError where they leave the domain."""
+        """Every formula in exact integers at these sizes. Where one is another there (see `Graph.limits`) and no
+        model is at hand to run, its key is left out. Raises SizeError where the sizes leave the domain."""
         numbers = self.checked(sizes)
-        told = {key: value for key, value in self.formulas.items() if key != "bytes.peak" or self.peak_holds(sizes)}
-        return {key: _integer(key, value, numbers) for key, value in told.items()}
+        found = {key: told(self.graph, key, sizes, lambda k=key, f=value: _integer(k, f, numbers)) for key, value in self.formulas.items()}
+        return {key: value for key, value in found.items() if value is not None}
 
     def peak_holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the forms of the peak hold at these sizes: not always at depth 1 or 2."""
-        return holds_at(self.graph, sizes)
+        """Whether the forms of the peak hold at these sizes: not always at depth 1 or 2, or where a size is 1."""
+        return holds(self.graph, "bytes.peak", sizes)
 
     def checked(self, sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
         """The sizes as numbers for symbols. Raises SizeError for missing, unknown, impossible or excluded ones."""

@@ -15,7 +15,7 @@ gradient, an optimizer's state, a part of a cache. Its `label` is the tensor's n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,6 +145,26 @@ class SymbolInfo:
     traced_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Sizes at which a formula is another: those that meet `where`, an equality such as `B = 1`. `more` is to be added
+    there; None where it is not known.
+    """
+
+    key: str
+    where: Any
+    more: Expr | None
+
+    def met(self, numbers: Mapping[sp.Symbol, sp.Integer]) -> bool:
+        """Whether the equality is true at these numbers."""
+        return bool(self.where.lhs.xreplace(numbers) == self.where.rhs.xreplace(numbers))
+
+    @property
+    def text(self) -> str:
+        """The equality: `B = 1`."""
+        return f"{self.where.lhs} = {self.where.rhs}"
+
+
 @dataclass(frozen=True)
 class Graph:
     """A traced step with everything that later answers need.
@@ -153,8 +173,8 @@ class Graph:
     backward over all repetitions; None where this follows no rule, or outside training. `peak`: the places that may
     hold the peak, each a node's name and the live bytes there; None where they follow no rule. `deaths`: where each
     storage dies, by the value that it was made for; one that is left out lives to the end; None where some follow no rule.
-    `variant`: what was asked
-    beside the code, in a few words for a head line.
+    `variant`: what was asked beside the code, in a few words for a head line. `limits`: where kept bytes or the peak
+    are others. `measured` runs the model at sizes and gives both in numbers; None where no model is at hand.
     """
 
     target: str
@@ -170,6 +190,8 @@ class Graph:
     peak: tuple[tuple[str, Expr], ...] | None = None
     deaths: Mapping[str, tuple[Death, ...]] | None = None
     variant: str = ""
+    limits: tuple[Limit, ...] = ()
+    measured: Callable[[Mapping[str, int]], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         validate(self)

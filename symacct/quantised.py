@@ -58,6 +58,7 @@ def eight_bit(graph: Graph) -> Graph:
         items=_items(graph.items),
         storages=storages,
         peak=peak,
+        measured=None,  # a run has the optimizer's own step
         remarks=(*graph.remarks, RULE),
     )
 

@@ -11,7 +11,7 @@ import sympy as sp
 
 from symacct.errors import FormulaError, GraphError
 from symacct.expressions import parse, to_text
-from symacct.graph import Assumption, Death, Graph, Item, Loop, Node, Ref, SymbolInfo, Tensor
+from symacct.graph import Assumption, Death, Graph, Item, Limit, Loop, Node, Ref, SymbolInfo, Tensor
 
 VERSION = 3
 
@@ -34,6 +34,8 @@ def dumps(graph: Graph) -> str:
     head["deaths"] = None if graph.deaths is None else {name: [_write_death(rule) for rule in rules] for name, rules in graph.deaths.items()}
     if graph.variant:
         head["variant"] = graph.variant
+    if graph.limits:
+        head["limits"] = [_write_limit(limit) for limit in graph.limits]
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     body = ",\n".join(_write_items(graph.items, "  "))
     return "{\n" + ",\n".join(lines) + ',\n"items": [\n' + body + "\n]\n}\n"
@@ -73,6 +75,10 @@ def _write_condition(a: Assumption) -> Any:
     if a.kind == "branch":
         return [type(a.left).__name__, to_text(a.left.lhs), to_text(a.left.rhs)]
     return to_text(a.left)
+
+
+def _write_limit(limit: Limit) -> list[Any]:
+    return [limit.key, to_text(limit.where.lhs), to_text(limit.where.rhs), None if limit.more is None else to_text(limit.more)]
 
 
 def _write_death(rule: Death) -> list[Any]:
@@ -134,6 +140,7 @@ def _read_graph(data: dict[str, Any]) -> Graph:
         deaths=None if data["deaths"] is None else {name: tuple(_read_death(*rule) for rule in rules) for name, rules in data["deaths"].items()},
         kept=None if data["kept"] is None else {name: parse(count) for name, count in data["kept"].items()},
         variant=data.get("variant", ""),
+        limits=tuple(_read_limit(*row) for row in data.get("limits", ())),
     )
 
 
@@ -147,6 +154,10 @@ def _read_assumption(kind: str, left: Any, right: str | None, source: str) -> As
         relation, a, b = left
         return Assumption(kind, _RELATIONS[relation](parse(a), parse(b)), None, source)
     return Assumption(kind, parse(left), parse(right or ""), source)
+
+
+def _read_limit(key: str, left: str, right: str, more: str | None) -> Limit:
+    return Limit(key, sp.Eq(parse(left), parse(right), evaluate=False), None if more is None else parse(more))
 
 
 def _read_death(after: str, at: list[str], over: list[list[str]]) -> Death:

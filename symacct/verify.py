@@ -19,9 +19,11 @@ from symacct.errors import ModelFileError, SymacctError, Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
 from symacct.liveness import first_step
+from symacct.limits import derived, limits_at
 from symacct.oracles import Run
 from symacct.parallel.degrees import Degrees, read_degrees
 from symacct.records import Trace
+from symacct.smallest import holds_at
 from symacct.symbols import symbol
 from symacct.targets import graph_of, source_of
 from symacct.tracing.autocast import emulating
@@ -197,8 +199,7 @@ class _Here:
             yield from self._check("bytes.optimizer", _TENSORS, run.optimizer_bytes)
         if self.of.ledger.graph.mode in CACHED:
             yield from self._check("bytes.kv_cache", "the cache after a real step", self.real.cached_bytes())
-        if self.point.generic:
-            yield from self._memory()
+        yield from self._memory()
 
     def _memory(self) -> Iterator[Check]:
         """Bytes kept for backward, and the peak; on a GPU, where there is one, too."""
@@ -206,6 +207,8 @@ class _Here:
         saved = self.run.saved_bytes, self.run.saved_buffer_bytes
         for key, oracle, seen_bytes in memory.observed(self.of.source, graph, sizes, saved, self.trace):
             yield from self._check(key, oracle, seen_bytes)
+        if not self.point.generic:
+            return
         first = first_step(graph) if graph.device == "cpu" and self.of.ledger.peak_holds(sizes) else None
         if first is not None:
             observed = memory.first_peak(self.of.source, sizes)
@@ -230,12 +233,18 @@ class _Here:
         formula = self.of.ledger.formulas.get(key)
         if key == "bytes.saved_buffers" and "bytes.saved" in self.of.ledger.formulas and observed:
             formula = formula if formula is not None else sp.Integer(0)  # absent where there are none
-        if key == "bytes.peak" and not self.of.ledger.peak_holds(self.point.sizes):
+        if key == "bytes.peak" and not holds_at(self.of.ledger.graph, self.point.sizes):
             self.of.notes["where a depth is 1 or 2 regions hardly repeat: the forms of the peak hold beyond"] = None
             return
         if formula is None or {s.name for s in formula.free_symbols} - set(self.point.sizes):
             return
         value = formula.xreplace(self._numbers).doit()
+        if limits := limits_at(self.of.ledger.graph, key, self.point.sizes):
+            number = derived(self.of.ledger.graph, key, self.point.sizes, lambda: int(value))
+            if number is None:
+                self.of.notes[f"{key} follows no formula where {' and '.join(limit.text for limit in limits)}: it is not compared there"] = None
+                return
+            value = sp.Integer(number)
         expected = int(value) if value.is_Integer else to_text(value)
         equal = expected == observed
         where = "" if equal else self._blame(key)

@@ -54,6 +54,8 @@ def symbolic(graph: Graph, dtype: str, wide: Graph) -> Graph:
         assumptions=(*graph.assumptions, *casts),
         remarks=graph.remarks if same else (*graph.remarks, _CASTS),
         peak=None,
+        limits=tuple(limit if limit in wide.limits else replace(limit, more=None) for limit in graph.limits),
+        measured=None,
     )
     if graph.peak is None or graph.deaths is None:
         return made

@@ -143,8 +143,8 @@ def plan(target: str, form: str, **options: Any) -> int:
     )
     if found.rank is None and not ledger.peak_holds(found.sizes):
         raise SizeError(
-            "at these depths layers hardly repeat, and the forms of the peak do not hold; make the depth a plain "
-            "number in the model file"
+            "the forms of the peak do not hold at these sizes, where layers hardly repeat or a size is 1; make that "
+            "size a plain number in the model file"
         )
     ledger.checked({name: found.sizes[name] for name in ledger.graph.symbols if name in found.sizes})
     answer = Answer(ledger, relations, dict(found.sizes), True)

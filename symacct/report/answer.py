@@ -11,6 +11,7 @@ from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.errors import SizeError
+from symacct.limits import told
 from symacct.report.readable import Reading, Term, readable, reading_of, shown
 from symacct.report.relations import Relations, agreeing, numbers, relations, turned
 from symacct.symbols import symbol
@@ -38,9 +39,12 @@ class Answer:
     @cached_property
     def values(self) -> dict[str, int]:
         """The formulas in exact integers, those that the sizes suffice for."""
-        told = {k: v for k, v in self.formulas.items() if k != "bytes.peak" or self.ledger.peak_holds(self.sizes)}
-        found = {key: self.number(value, key) for key, value in told.items()}
+        found = {key: self.told(key) for key in self.formulas}
         return {key: value for key, value in found.items() if value is not None}
+
+    def told(self, key: str) -> int | None:
+        """A formula at the sizes, or what a run there tells where it does not hold; None where neither is known."""
+        return told(self.ledger.graph, key, self.sizes, lambda: self.number(self.formulas[key], key))
 
     @cached_property
     def missing(self) -> tuple[str, ...]:

@@ -33,7 +33,11 @@ def as_text(answer: Answer, page: Page, by: Sequence[str] = ()) -> None:
 
 
 def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | None = None) -> str:
-    """One object with the contract's keys and `more`; `by` only when it was asked for."""
+    """One object with the contract's keys and `more`; `by` only when it was asked for.
+
+    `limits` says where the formula of a key is another, such as "B = 1", and what is to be added to it there; with
+    null for that, the key has a value only where the model itself could be run at the sizes.
+    """
     graph = answer.ledger.graph
     found: dict[str, Any] = {
         "target": graph.target,
@@ -56,6 +60,15 @@ def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | No
     }
     if "flops.step" in answer.formulas:
         found["tokens"] = as_data(answer)
+    if graph.limits:
+        found["limits"] = [
+            {
+                "key": limit.key,
+                "where": limit.text,
+                "more": None if limit.more is None else to_text(answer.under(limit.more)),
+            }
+            for limit in graph.limits
+        ]
     if answer.asked:
         found["values"] = answer.values
     if by:

@@ -9,6 +9,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.dtypes import SYMBOLIC
+from symacct.limits import PEAK, SAVED, holds, limits_at
 from symacct.quantised import BLOCK, LEAST
 from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
@@ -152,8 +153,9 @@ def _bytes(answer: Answer) -> Iterator[Total]:
             continue
         if key in ("bytes.params", "bytes.grads", "bytes.optimizer", "bytes.master") and label != name:
             yield _beyond(answer, label, found[key], name, whole, size)
-        elif key == "bytes.peak":
-            yield from _peak(answer, label, found[key])
+        elif key in (SAVED, PEAK):
+            yield from _peak(answer, label, found[key]) if key == PEAK else _saved(answer, label, found[key])
+            yield from (Total("", f"  {line}") for line in elsewhere(answer, key))
         else:
             yield _total(answer, label, "", found[key], size)
 
@@ -161,11 +163,11 @@ def _bytes(answer: Answer) -> Iterator[Total]:
 def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
     """The peak: of many places that may hold it, the one that does at these sizes, else how many."""
     places = peak.args if isinstance(peak, sp.Max) else (peak,)
+    if answer.sizes and not holds(answer.ledger.graph, PEAK, answer.sizes):
+        yield _of_run(answer, label, PEAK, f"none of its {len(places)} forms holds")
+        return
     if len(places) == 1:
         yield _total(answer, label, "", peak, size)
-        return
-    if answer.sizes and not answer.ledger.peak_holds(answer.sizes):
-        yield Total(label, f"none of its {len(places)} forms holds where layers hardly repeat; trace it at this depth")
         return
     found = [answer.number(live) for live in places] if answer.sizes else []
     numbers = [number for number in found if number is not None]
@@ -179,6 +181,36 @@ def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
     within = f" in {node.module}" if node and node.module else ""
     place = f"at {node.op.removeprefix('aten.')}{within}, {node.phase}; " if node else ""
     yield Total("", f"  {place}one of {len(places)} forms")
+
+
+def _saved(answer: Answer, label: str, saved: Expr) -> Iterator[Total]:
+    met = limits_at(answer.ledger.graph, SAVED, answer.sizes)
+    if met and (len(met) > 1 or met[0].more is None):
+        yield _of_run(answer, label, SAVED, f"= {_written(answer, saved)} elsewhere")
+        return
+    more = answer.under(met[0].more) if met else sp.Integer(0)
+    yield _total(answer, label, "", sp.expand(saved + more), size)
+
+
+def _of_run(answer: Answer, label: str, key: str, text: str) -> Total:
+    """What is known of bytes at sizes where their formula does not hold."""
+    number = answer.told(key)
+    if number is None:
+        return Total(label, f"{text} at these sizes; only a run tells, of a model file or config")
+    return Total(label, f"{text}; at these sizes", size(number))
+
+
+def elsewhere(answer: Answer, key: str) -> list[str]:
+    """Where the formula of kept bytes or of the peak is another: there a reshape copies less or more."""
+    limits = [limit for limit in answer.ledger.graph.limits if limit.key == key]
+    met = limits_at(answer.ledger.graph, key, answer.sizes)
+    known = [
+        f"where {limit.text}: {text(answer.terms(answer.under(limit.more)))} more than elsewhere{', as here' * (limit in met)}"
+        for limit in limits
+        if limit.more is not None
+    ]
+    others = ", ".join(limit.text for limit in limits if limit.more is None)
+    return known + ([f"not where {others}: there only a run tells"] if others else [])
 
 
 def _total(answer: Answer, label: str, name: str, expr: Expr, scaled: Callable[[int], str]) -> Total:

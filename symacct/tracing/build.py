@@ -19,6 +19,7 @@ from symacct.symbols import symbol
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.lifetimes import with_memory
+from symacct.tracing.limits import Special, bounded, special
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.source import ModelSource
@@ -42,6 +43,8 @@ class Builder:
     _bases: dict[str, int] = field(default_factory=dict)
     _loose: bool = False
     _recorded: Trace | None = None
+    _special: Special = field(default_factory=dict)  # sizes where torch takes a shortcut, which no run shall check
+    _way: tuple[Trace | None, list[Pin], Domain] | None = None
     sampled_in: Domain | None = None  # no symbolic run then: every size is lifted from runs at points of this domain
 
     @property
@@ -53,6 +56,7 @@ class Builder:
     def graph(self, target: str) -> Graph:
         """The folded graph of the step. Raises TraceError or ModelFileError when no exact one can be had."""
         symbolic, pins = self._symbolic()
+        self._special = special(symbolic.guards) if symbolic is not None else {}
         domain = self._domain(symbolic, pins)
         structural = self._structural(pins, symbolic)
         self._recorded = symbolic
@@ -74,8 +78,17 @@ class Builder:
             remarks=tuple(self.remarks), storages=lowering.storages,
         )
         graph = with_memory(graph, lowering, structural)
+        if self.sampled_in is None:
+            guards = symbolic.guards if symbolic is not None else []
+            graph = bounded(graph, self.source, guards, self.concrete, self._base(structural))
         self.remarks = list(graph.remarks)
         return graph
+
+    def taken(self) -> tuple[Trace | None, list[Pin], Domain]:
+        """The symbolic run, what it pinned, and where its way through the code is the way."""
+        if self._way is None:
+            self._way = (*(run := self._symbolic()), self._domain(*run))
+        return self._way
 
     # Runs
 
@@ -311,6 +324,8 @@ class Builder:
             if coarse > 1:
                 point = {n: v if n in structural else self.source.dims[n] * (1 + v % 4) for n, v in point.items()}
             if not domain.holds(point) or len(set(point.values())) < (len(point) + 1) // 2:
+                continue
+            if any(point[name] in numbers for name, numbers in self._special.items()):
                 continue
             try:
                 trace = self.concrete(point)

@@ -1,0 +1,53 @@
+"""Sizes at which a formula of kept bytes or of the peak is another: there a view is none, or a copy is one.
+
+A reshape of a transposed or sliced tensor copies, but not where a size is 1. So what `B = 1` or `T = 2` (of `T - 1`)
+leaves of a formula is told apart: by a term that is to be added there where one is known, else by a run at those sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import sympy as sp
+
+from symacct.graph import Graph, Limit
+from symacct.smallest import holds_at
+from symacct.symbols import symbol
+
+PEAK, SAVED = "bytes.peak", "bytes.saved"
+
+
+def limits_at(graph: Graph, key: str, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
+    """The limits of a formula that are met at these sizes."""
+    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+    return tuple(limit for limit in graph.limits if limit.key == key and limit.met(numbers))
+
+
+def holds(graph: Graph, key: str, sizes: Mapping[str, int]) -> bool:
+    """Whether the formula as it stands is right at these sizes."""
+    return not limits_at(graph, key, sizes) and (key != PEAK or holds_at(graph, sizes))
+
+
+def derived(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[[], int | None]) -> int | None:
+    """The number that is derived for these sizes: the formula's, with what is to be added there; None for none."""
+    met = limits_at(graph, key, sizes)
+    if key == PEAK and not holds_at(graph, sizes):
+        return None
+    if not met:
+        return formula()
+    more = met[0].more if len(met) == 1 else None
+    base = formula() if more is not None else None
+    if more is None or base is None:
+        return None
+    added = more.xreplace({symbol(name): sp.Integer(value) for name, value in sizes.items()})
+    return base + int(added) if added.is_Integer else None
+
+
+def told(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[[], int | None]) -> int | None:
+    """The number at these sizes: derived, else of a run at them where the model is at hand; None where it is not."""
+    if holds(graph, key, sizes):
+        return formula()
+    found = derived(graph, key, sizes, formula)
+    if found is None and graph.measured is not None and set(graph.symbols) <= set(sizes):
+        return graph.measured({name: sizes[name] for name in graph.symbols}).get(key)
+    return found

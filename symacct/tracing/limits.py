@@ -1,0 +1,210 @@
+"""Where kept bytes and the peak differ from their formulas: runs at sizes of 1, and wherever a guard of the symbolic run
+is false for one size, compared with the formulas.
+
+Sizes of the inputs are tried one by one. Of all others 1 is tried at once: a size of 1 only ever makes views of
+copies, so what differs at one of them differs there too, and then halves of them are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import sympy as sp
+
+from symacct.account import saved_bytes
+from symacct.domain import Domain
+from symacct.errors import SymacctError, TraceError
+from symacct.graph import HELD, Graph, Limit
+from symacct.lifting import lift
+from symacct.limits import PEAK, SAVED
+from symacct.peak import most_alive
+from symacct.records import Trace
+from symacct.smallest import holds_at
+from symacct.symbols import symbol
+from symacct.tracing.run import trace_concrete
+from symacct.tracing.source import ModelSource
+
+Guards = Sequence[tuple[Any, str, bool]]
+Special = dict[str, frozenset[int]]
+_LARGEST = 4  # the largest size that a guard is tried at
+_SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 3, 9
+
+
+def bounded(
+    graph: Graph, source: ModelSource, guards: Guards, run: Callable[[Mapping[str, int]], Trace], depths: Mapping[str, int]
+) -> Graph:
+    """The graph with the sizes at which its bytes are others, and with a run that tells what they are there."""
+    if not source.dims:
+        return graph
+    domain = Domain(tuple(source.dims), graph.assumptions)
+    limits = Limits(graph, domain, run, special(guards), depths).found(equals(guards))
+    return replace(graph, limits=limits, measured=partial(_measured, source, graph.mode, graph.device))
+
+
+def _measured(source: ModelSource, mode: str, device: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    return amounts(trace_concrete(source, mode, device, dict(sizes)))
+
+
+def special(guards: Guards) -> Special:
+    """Sizes other than 1 at which a guard `x ≠ 1` of the run is false, such as T = 2 of `T - 1`, by their name."""
+    found: dict[str, set[int]] = {}
+    for guard, _, _ in guards:
+        if isinstance(guard, sp.Ne) and len(guard.free_symbols) == 1:
+            (size,) = guard.free_symbols
+            for number in range(2, _LARGEST + 1):
+                if guard.xreplace({size: sp.Integer(number)}) is sp.false:
+                    found.setdefault(size.name, set()).add(number)
+    return {name: frozenset(numbers) for name, numbers in found.items()}
+
+
+def equals(guards: Guards) -> list[tuple[str, str]]:
+    """Pairs of sizes that the run took for unequal."""
+    pairs = {tuple(sorted(side.name for side in g.args)) for g, _, _ in guards if isinstance(g, sp.Ne) and all(a.is_Symbol for a in g.args)}
+    return sorted((one, other) for one, other in pairs)
+
+
+def amounts(trace: Trace) -> dict[str, int]:
+    """Kept bytes and the peak of a run at plain numbers, by the formulas' keys; what is no number is left out."""
+    own = {out.storage for r in trace.records if r.op == "buffer" or HELD in r.notes for out in r.outputs}
+    kept = sum((trace.storages[storage] for storage in trace.kept - own), 0)
+    found = {SAVED: kept}
+    if all(not getattr(size, "free_symbols", ()) for size in trace.storages.values()):
+        found[PEAK] = most_alive(trace)
+    return {key: int(value) for key, value in found.items() if not getattr(value, "free_symbols", ())}
+
+
+@dataclass
+class Limits:
+    """The comparison of one graph with runs. `depths` are the sizes that ops repeat by, as the runs shall take them."""
+
+    graph: Graph
+    domain: Domain
+    run: Callable[[Mapping[str, int]], Trace]
+    special: Special
+    depths: Mapping[str, int]
+    forms: dict[str, list[sp.Expr]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.graph.kept is not None:
+            self.forms[SAVED] = [sp.Add(*saved_bytes(self.graph).values())]
+        if self.graph.peak:
+            self.forms[PEAK] = [live for _, live in self.graph.peak]
+
+    def found(self, equal: Sequence[tuple[str, str]] = ()) -> tuple[Limit, ...]:
+        """The limits of the graph's formulas."""
+        free = [name for name in self.domain.names if name not in self.depths]
+        given = {s.name for place in self.graph.sources("input") for out in place.node.outputs for size in out.shape for s in size.free_symbols}
+        alone = [name for name in free if name in given]
+        made: list[Limit] = []
+        for name in alone:
+            for number in (1, *sorted(self.special.get(name, ()))):
+                made += [Limit(key, _one(name, number), self._more(key, {name: number})) for key in self._differing({name: number})]
+        failing = {str(limit.where.lhs) for limit in made if limit.where.rhs == 1}
+        made += self._among([name for name in free if name not in failing])
+        pairs = [pair for pair in equal if not set(pair) & set(self.depths)]
+        for pair in pairs if pairs and self._differing(_alike(pairs)) else ():
+            made += [Limit(key, sp.Eq(*map(symbol, pair), evaluate=False), None) for key in self._differing(_alike([pair]))]
+        return tuple(made)
+
+    def _among(self, names: Sequence[str]) -> list[Limit]:
+        """Those of sizes of 1, or of the least that there may be: halves of the names are tried where all differ."""
+        least = self._least(names)
+        keys = self._differing(least) if least else []
+        if not keys:
+            return []
+        if len(names) == 1:
+            return [Limit(key, _one(names[0], least[names[0]]), None) for key in keys] if names[0] in least else []
+        half = len(names) // 2
+        found = [*self._among(names[:half]), *self._among(names[half:])]
+        joint = sp.Eq(sp.Max(*map(symbol, least)), 1, evaluate=False)
+        return found + [Limit(key, joint, None) for key in keys if not any(limit.key == key for limit in found)]
+
+    def _least(self, names: Iterable[str]) -> dict[str, int]:
+        """These sizes at 1, with those that must be 1 then too; one that cannot be 1 at the least special number."""
+        found = dict.fromkeys(names, 1)
+        for a in self.domain.assumptions:
+            if a.kind == "divides" and a.left.is_Symbol and a.left.name in found and a.right.is_number:
+                found.pop(a.left.name)
+                if numbers := self.special.get(a.left.name):
+                    found[a.left.name] = min(numbers)
+        for _ in self.domain.names:
+            for a in self.domain.assumptions:
+                if a.kind == "divides" and a.left.xreplace(_numbers(found)) == 1:
+                    found |= {s.name: 1 for s in a.right.free_symbols if s.name not in self.depths}
+        return found
+
+    def _differing(self, fixed: Mapping[str, int]) -> list[str]:
+        """The keys whose formulas are not right in a run with these sizes."""
+        for point in islice(self._points(fixed), 2):
+            try:
+                return [key for key, lacking in self._lacking(point).items() if lacking]
+            except SymacctError:  # the model's own code refuses these sizes
+                continue
+        return []
+
+    def _more(self, key: str, fixed: Mapping[str, int]) -> sp.Expr | None:
+        """What a formula lacks at these sizes, as an expression in the others, if few runs tell."""
+        rows: list[dict[sp.Symbol, int]] = []
+        values: list[int] = []
+        for number, point in enumerate(islice(self._points(fixed), _MANY)):
+            deeper = {name: value + number % 3 for name, value in point.items() if name in self.depths}
+            point = point | (deeper if self.domain.holds(point | deeper) else {})
+            try:
+                lacking = self._lacking(point).get(key)
+            except SymacctError:
+                return None
+            if lacking is None:
+                return None
+            rows.append({symbol(name): value for name, value in point.items()})
+            values.append(lacking)
+            free = [symbol(name) for name in self.domain.names if name not in fixed]
+            varied = all(len({row[size] for row in rows}) > 1 for size in free)
+            if len(values) >= _FEW and varied and len(set(values)) == 1:
+                return sp.Integer(values[0])
+        return lift(rows, values, free) if values else None
+
+    def _lacking(self, point: Mapping[str, int]) -> dict[str, int]:
+        """What each formula lacks in a run at these sizes; one that is no number here is left out."""
+        seen = amounts(self.run(point))
+        numbers = {symbol(name): sp.Integer(value) for name, value in point.items()}
+        found = {}
+        for key, forms in self.forms.items():
+            values = [form.xreplace(numbers).doit() for form in forms]
+            if key in seen and all(v.is_Integer for v in values) and (key != PEAK or holds_at(self.graph, point)):
+                found[key] = seen[key] - int(max(values))
+        return found
+
+    def _points(self, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """Points of the domain with these sizes, the others no special ones and not equal where that can be."""
+        given = {**self.depths, **fixed}
+        if any(a.kind == "divides" and a.right.is_number and not a.holds(_numbers(given)) for a in self.domain.assumptions if {s.name for s in a.left.free_symbols} <= set(given)):
+            return
+        second = []
+        try:
+            for point in islice(self.domain.points(_SEED, low=3, high=9, fixed=given), _DRAWS):
+                free = [value for name, value in point.items() if name not in given]
+                if any(point[name] in numbers for name, numbers in self.special.items() if name not in given):
+                    continue
+                if len(set(free)) == len(free):
+                    yield point
+                else:
+                    second.append(point)
+        except TraceError:
+            return
+        yield from second
+
+
+def _numbers(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
+    return {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+
+
+def _alike(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    return {name: 6 for pair in pairs for name in pair}
+
+
+def _one(name: str, number: int = 1) -> Any:
+    return sp.Eq(symbol(name), number, evaluate=False)

@@ -1,0 +1,108 @@
+"""Where a size of 1 makes a view of a copy, what is kept for backward is another: real runs tell whether it is told so."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import symacct
+from symacct.account import Ledger
+from symacct.oracles_memory import saved_bytes
+from symacct.storage import dumps, loads
+from symacct.tracing.model_file import model_source
+from symacct.verify import verify
+
+DIMS = {"B": 2, "T": 16, "V": 24, "d": 8}
+
+
+class Tokens(nn.Module):
+    def __init__(self, V, d):
+        super().__init__()
+        self.table, self.head = nn.Embedding(V, d), nn.Linear(d, V)
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+def model(V, d):
+    return Tokens(V, d)
+
+
+def inputs(B, T, V):
+    return torch.randint(0, V, (B, T))
+
+
+def shifted(output, inputs, V):
+    return F.cross_entropy(output[:, :-1].reshape(-1, V), inputs[:, 1:].reshape(-1))
+
+
+def smoothed(output, inputs, V):
+    return F.cross_entropy(output[:, :-1].reshape(-1, V), inputs[:, 1:].reshape(-1), label_smoothing=0.1)
+
+
+def smoothed_sum(output, inputs, V):
+    return F.cross_entropy(output[:, :-1].flatten(0, 1), inputs[:, 1:].flatten(), label_smoothing=0.1, reduction="sum")
+
+
+def weighted(output, inputs, V):
+    weight = torch.ones(V)
+    return F.cross_entropy(output[:, :-1].reshape(-1, V), inputs[:, 1:].reshape(-1), weight=weight, ignore_index=0)
+
+
+def each(output, inputs, V):
+    return F.cross_entropy(output[:, :-1].reshape(-1, V), inputs[:, 1:].reshape(-1), reduction="none").mean()
+
+
+def transposed(output, inputs, V):
+    return F.cross_entropy(output[:, :-1].transpose(1, 2), inputs[:, 1:], label_smoothing=0.1, ignore_index=0)
+
+
+@cache
+def ledger(loss):
+    return symacct.derive(model=model, inputs=inputs, dims=DIMS, loss=loss, device="cpu")
+
+
+def really_kept(loss, B, T, V, d):
+    """What autograd's hooks and the storages that outlive a real forward pass say."""
+    tokens, made = inputs(B, T, V), model(V, d)
+    return saved_bytes(lambda x: made(x), lambda out: loss(out, tokens, V), made, tokens)[0]
+
+
+AT = [{"B": 3, "T": 5}, {"B": 1, "T": 5}, {"B": 3, "T": 2}, {"B": 1, "T": 7}, {"B": 1, "T": 2}]
+
+
+@pytest.mark.parametrize("loss", [shifted, smoothed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("sizes", AT, ids=str)
+def test_bytes_kept_of_a_shifted_loss_are_those_of_a_real_run(loss, sizes):
+    found = ledger(loss).at(**sizes, V=11, d=4)["bytes.saved"]
+    assert found == really_kept(loss, **sizes, V=11, d=4)
+
+
+def test_a_stored_graph_says_where_a_batch_of_one_keeps_less_and_leaves_out_what_only_a_run_tells():
+    graph = loads(dumps(ledger(shifted).graph))
+    told = {(limit.key, limit.text): str(limit.more) for limit in graph.limits}
+    # labels[:, 1:] of one sequence is a view of the labels, which are kept anyway: 8·(T - 1) bytes less
+    assert told["bytes.saved", "B = 1"] == "8 - 8*T"
+    assert told["bytes.saved", "T = 2"] == "-8*B"
+    stored = Ledger(graph)
+    assert stored.at(B=1, T=7, V=11, d=4)["bytes.saved"] == really_kept(shifted, 1, 7, 11, 4)
+    both = stored.at(B=1, T=2, V=11, d=4)
+    assert "bytes.saved" not in both and "bytes.peak" in both
+
+
+def test_a_loss_that_does_not_shift_has_no_such_sizes():
+    plain = lambda output, inputs, V: F.cross_entropy(output.reshape(-1, V), inputs.reshape(-1))  # noqa: E731
+    assert not symacct.derive(model=model, inputs=inputs, dims=DIMS, loss=plain, device="cpu").graph.limits
+
+
+@pytest.mark.parametrize("loss", [smoothed_sum, weighted, each, transposed], ids=lambda f: f.__name__)
+def test_spellings_of_cross_entropy_are_verified_by_real_runs(loss):
+    source = model_source("the model", dims=DIMS, model=model, inputs=inputs, loss=loss)
+    found = verify(source, device="cpu", points=2, lifting=False)
+    assert found.verified, [check for check in found.failures]
+    kept = [check.point for check in found.checks if check.quantity == "bytes.saved"]
+    assert {1} <= {point["B"] for point in kept} and {1} <= {point["T"] for point in kept}
