@@ -119,10 +119,8 @@ class Attribution:
                 part: f"{taken}the model has {_spelled(sp.S.One, other)} here; " for part, other, _ in near
             }
         chosen = _fitting(left, holding)
-        if (
-            len(self.derived) == 1 and body.is_number and len(chosen) > 1
-        ):  # of all sizes known: any place fits
-            chosen = []
+        if len(self.derived) == 1 and body.is_number and len(chosen) > 1 and chosen not in _by_op(holding):
+            chosen = []  # of all sizes known: any place fits
         if not chosen:
             return [Term(left * body, kind, "", "", "", "no place of the model costs this")]
         one_of = "one of these: " if len(chosen) > 1 and self._alternatives(left, chosen) else ""
@@ -184,6 +182,9 @@ def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Par
         together = [group for group in _groups(holding) if fits(sum(n for _, n in group))]
         if together and fits is ways[0]:
             return [member for group in together for member in group]
+        of_one_op = [group for group in _by_op(holding) if fits(sum(n for _, n in group))]
+        if of_one_op and fits is ways[0]:
+            return of_one_op[0]
     if len(holding) <= _MOST_PAIRS:
         pairs = [pair for pair in combinations(holding, 2) if pair[0][1] + pair[1][1] == abs(left)]
         if pairs:
@@ -202,6 +203,14 @@ def _groups(holding: Sequence[tuple[Part, Expr]]) -> list[list[tuple[Part, Expr]
         if len(group) > 1:
             sizes.setdefault(tuple(part for part, _ in group), group)
     return list(sizes.values())
+
+
+def _by_op(holding: Sequence[tuple[Part, Expr]]) -> list[list[tuple[Part, Expr]]]:
+    """The parts of each op that several places run: a counter that does not know it misses all of them."""
+    found: dict[str, list[tuple[Part, Expr]]] = {}
+    for part, number in holding:
+        found.setdefault(part.op, []).append((part, number))
+    return [group for op, group in found.items() if op.startswith("aten.") and len(group) > 1]
 
 
 def _share(left: Expr, number: Expr, many: int) -> Expr:

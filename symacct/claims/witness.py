@@ -37,8 +37,11 @@ _BYTES = {
     Fraction(1, 4): "4 bytes an element: were bytes counted where elements are meant?",
     Fraction(8): "8 bits a byte, or two float32 states of AdamW",
     Fraction(1, 8): "8 bits a byte: were bits counted?",
+    Fraction(8, 3): "16 bits against 6, as of a quantised cache",
+    Fraction(16, 3): "32 bits against 6, as of a quantised cache",
 }
 _HINTS = {"flops": _FLOPS, "bytes": _BYTES}
+_ROUNDED = 0.05
 _PLAIN = 100  # a ratio of larger numbers says nothing
 
 
@@ -51,6 +54,8 @@ def ratio_hint(derived: Expr, claim: Expr, kind: str) -> str:
         return ""
     number = Fraction(int(ratio.p), int(ratio.q))
     said = _meant(number, kind)
+    if not said and not derived.free_symbols and (power := _thousands(number)):
+        return f"the claim is about 10^{power} times as much: kilo, mega, giga, tera?"
     if not said and max(number.numerator, number.denominator) > _PLAIN:
         return ""
     return f"derived = {number} × claim: {said}" if said else f"derived = {number} × claim"
@@ -66,6 +71,12 @@ def _meant(number: Fraction, kind: str) -> str:
         if number in (Fraction(10) ** power, Fraction(1, 10**power)):
             return f"a power of ten (10^{power}): kilo, mega, giga, tera?"
     return ""
+
+
+def _thousands(number: Fraction) -> int:
+    """The power of 10³ by which a rounded number is too large, or (negative) too small; 0 for none."""
+    powers = (power for power in (3, 6, 9, 12, -3, -6, -9, -12))
+    return next((p for p in powers if abs(float(1 / number) / 10.0**p - 1) < _ROUNDED), 0)
 
 
 def smallest(derived: Expr, claim: Expr, domain: Domain) -> tuple[dict[str, int], Any, Any] | None:
