@@ -11,6 +11,7 @@ import sympy as sp
 
 from symacct.folding import Item as Folded
 from symacct.folding import Leaf, leaves, locate
+from symacct.outliers import place_at_ends
 from symacct.records import Record, Trace, Use, Value, loosened, template
 from symacct.symbols import symbol
 
@@ -21,14 +22,21 @@ Group = tuple[Position, int]
 
 
 def leaves_of(trace: Trace, loose: bool = False) -> list[Leaf]:
-    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed.
+    """The records of a run as folding sees them. An op on a parameter is another than the same op on what was computed,
+    and a sum of two gradients another than one of gradients of another rank: a shared block adds up those of its weights
+    between those of its activations.
 
     `loose`: layers may be told by names that end in digits, not only by the indices of a list.
     """
     owned = {out.id for record in trace.records if record.op == "parameter" for out in record.outputs}
+    apart = place_at_ends(trace, trace.ends) if trace.ends else {}
 
     def key(record: Record) -> tuple[str, ...]:
         parts = (*record.key, *(name for name, part in record.arguments if isinstance(part, Use) and part.value in owned))
+        if record.op == "aten.add" and record.phase == "backward":
+            parts = (*parts, f"rank {len(record.outputs[0].shape)}")
+        if (word := apart.get(record.module or record.name)) is not None:
+            parts = (*parts, word)
         return (*parts[:2], loosened(parts[2]), loosened(parts[3]), *parts[4:]) if loose else parts
 
     return [Leaf(key(record), record.module or record.name) for record in trace.records]

@@ -6,7 +6,7 @@ Sizes are sympy expressions in a symbolic run and plain integers in a concrete o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +79,13 @@ class Pin:
     source: str
 
 
+Ends = Mapping[str, tuple[int, int]]
+
+
 @dataclass(slots=True)
 class Trace:
-    """One recorded run at given sizes."""
+    """One recorded run at given sizes. `ends`: by list of modules, how many of its first and of its last members
+    stand apart from those between."""
 
     sizes: dict[str, Any]
     records: list[Record] = field(default_factory=list)
@@ -94,6 +98,7 @@ class Trace:
     outputs: tuple[int, ...] = ()
     kept: set[int] = field(default_factory=set)
     calls: dict[int, Any] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
 
 
 def template(path: str) -> str:

@@ -14,8 +14,10 @@ from symacct.folding import Item, Leaf, fold, leaves, unfold
 from symacct.graph import Assumption, Graph
 from symacct.located import Run, leaves_of
 from symacct.lowering import Lowering
-from symacct.records import Pin, Trace
+from symacct.outliers import ends_of
+from symacct.records import Ends, Pin, Trace
 from symacct.symbols import symbol
+from symacct.tracing.coincidence import without_coincidence
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.lifetimes import with_memory
@@ -42,6 +44,7 @@ class Builder:
     _runs: dict[tuple[tuple[str, int], ...], Trace] = field(default_factory=dict)
     _bases: dict[str, int] = field(default_factory=dict)
     _loose: bool = False
+    _ends: Ends = field(default_factory=dict)
     _recorded: Trace | None = None
     _special: Special = field(default_factory=dict)  # sizes where torch takes a shortcut, which no run shall check
     _way: tuple[Trace | None, list[Pin], Domain] | None = None
@@ -55,6 +58,25 @@ class Builder:
 
     def graph(self, target: str) -> Graph:
         """The folded graph of the step. Raises TraceError or ModelFileError when no exact one can be had."""
+        try:
+            return self._graph(target)
+        except TraceError:
+            if self._ends or not self._set_apart():
+                raise
+            return self._graph(target)
+
+    def _set_apart(self) -> bool:
+        """Tell layers at the ends of lists by their place, where they are of other sizes than all between."""
+        deepest = max(self._runs.values(), key=lambda run: len(run.records), default=None)
+        self._ends = ends_of(deepest) if deepest is not None and self._bases else {}
+        more = max((first + last for first, last in self._ends.values()), default=0)
+        self._bases = {name: least + more for name, least in self._bases.items()}
+        for run in self._runs.values():
+            run.ends = self._ends
+        self.remarks = []
+        return bool(self._ends)
+
+    def _graph(self, target: str) -> Graph:
         symbolic, pins = self._symbolic()
         self._special = special(symbolic.guards) if symbolic is not None else {}
         domain = self._domain(symbolic, pins)
@@ -97,6 +119,7 @@ class Builder:
         key = tuple(sorted(sizes.items()))
         if key not in self._runs:
             self._runs[key] = trace_concrete(self.source, self.mode, self.device, dict(sizes))
+            self._runs[key].ends = self._ends
         return self._runs[key]
 
     def _symbolic(self) -> tuple[Trace | None, list[Pin]]:
@@ -108,7 +131,8 @@ class Builder:
         known = {name: self.source.dims[name] for name in self.source.structural if name in self.source.dims}
         pins = [Pin(name, value, "") for name, value in known.items()]
         try:
-            trace = self._without_coincidence(trace_symbolic(self.source, self.mode, self.device, known), known)
+            trace = trace_symbolic(self.source, self.mode, self.device, known)
+            trace, self.source = without_coincidence(self.source, self.mode, self.device, trace, known)
         except SymacctError as error:
             first = error
         else:
@@ -151,32 +175,6 @@ class Builder:
         except SymacctError:
             return True
         return False
-
-    def _without_coincidence(self, trace: Trace, known: Mapping[str, int]) -> Trace:
-        """The trace, or one at other example sizes if these happen to meet an equality that the model does not need."""
-        domain = domain_of(trace.guards, trace.merged, list(self.source.dims))
-        loose = Domain(domain.names, tuple(a for a in domain.assumptions if a.kind != "equal"))
-        if len(loose.assumptions) == len(domain.assumptions):
-            return trace
-        pinned = {pin.expression: pin.value for pin in trace.pins} | dict(known)
-        example = self.source.dims
-        points = loose.points(_SEED, low=2, high=9, fixed=pinned)
-        for _ in range(3):
-            point = next(points)
-            hints = {name: point[name] if name in pinned else point[name] * 2 for name in example}
-            if not loose.holds(hints):
-                hints = point
-            try:
-                other = trace_symbolic(replace(self.source, dims=hints), self.mode, self.device, {name: hints[name] for name in known})
-            except SymacctError:
-                continue
-            if [r.key for r in other.records] != [r.key for r in trace.records]:
-                continue
-            found = domain_of(other.guards, other.merged, list(example))
-            if sum(a.kind == "equal" for a in found.assumptions) < sum(a.kind == "equal" for a in domain.assumptions):
-                self.source = replace(self.source, dims=hints)  # concrete runs must take the way of this one
-                return other
-        return trace
 
     def _domain(self, trace: Trace | None, pins: list[Pin]) -> Domain:
         names = list(self.source.dims)
@@ -291,6 +289,7 @@ class Builder:
     def _locate_symbolic(self, trace: Trace | None, items: tuple[Item, ...], structural: tuple[str, ...]) -> Run | None:
         if trace is None:
             return None
+        trace.ends = self._ends
         try:
             shallow = Run(trace, items, loose=self._loose)
         except TraceError:
@@ -300,6 +299,7 @@ class Builder:
         base = self._base(structural)
         try:
             deeper = trace_symbolic(self.source, self.mode, self.device, base)
+            deeper.ends = self._ends
             return Run(deeper, items, loose=self._loose)
         except SymacctError as error:
             self.remarks.append(f"the symbolic run takes another way than a concrete one ({error}); every size was lifted from concrete runs")
