@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench graphs lint clean
+.PHONY: help demo test sweep bench graphs lint clean
 
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3.13 python3.14 python3 python)
 VENV := .venv
@@ -17,6 +17,7 @@ PUBLISHED := B=1,T=1024,V=50257,L=12,d=768,h=12,f=3072
 help:
 	@echo 'make demo     derive and cross-check examples/gpt.py at the sizes of GPT-2 small'
 	@echo 'make test     the whole suite'
+	@echo 'make sweep    every classifier and segmentation model of torchvision against its published counts'
 	@echo 'make bench    speed, compared with numeric counting'
 	@echo 'make graphs   trace examples/ again into graphs/'
 	@echo 'make lint     ruff and mypy'
@@ -29,6 +30,11 @@ demo: $(VENV)/ready
 # One thread a worker: more of them only wait for each other.
 test: $(VENV)/ready-test
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --dist worksteal
+
+# torchvision stays out of the environment: beside a CPU build of torch its extension need not load.
+sweep: $(VENV)/ready-test
+	$(INSTALL) --no-deps --upgrade --target $(VENV)/torchvision torchvision pillow
+	PYTHONPATH=$(VENV)/torchvision OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --dist worksteal sweeps
 
 bench: $(VENV)/ready-test
 	$(RUN) -m benchmarks

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import published_compact_vision_models as compact
 import published_vision_models as models
 import pytest
 import sympy as sp
@@ -40,6 +41,11 @@ NUMERIC = {
     models.convnext_tiny: ((96, 1000), 28_589_128, 4_455_531_264),
     models.densenet121: ((32, 1000), 7_978_856, 2_834_161_664),
     models.resnet152: ((64, 1000), 60_192_808, 11_513_626_624),
+    compact.resnext50: ((1000,), 25_028_904, 4_230_479_872),
+    compact.wide_resnet50: ((1000,), 68_883_240, 11_398_021_120),
+    compact.mnasnet: ((1000,), 4_383_312, 314_415_872),
+    compact.shufflenet: ((1000,), 2_278_604, 144_907_992),
+    compact.squeezenet: ((1000,), 1_248_424, 818_924_576),
     # He et al. 2015, table 1: 3.8, 7.6 and 11.3 × 10⁹, the stride on a stage's first 1 by 1 convolution
     models.resnet50_of_2015: ((64, 1000), 25_557_032, 3_857_973_248),
     models.resnet101_of_2015: ((64, 1000), 44_549_160, 7_570_194_432),
