@@ -79,6 +79,8 @@ def test_the_formula_gives_the_published_count_of_each_model_of_its_class(first,
         assert formula == sp.expand(parse("V*d + d") + symbol("L") * inner)
     if first == "rwkv-169m":
         rwkv(ledger)
+    if first == "deepseek-v3":
+        activated(ledger, sources(first).values)
 
 
 def rwkv(ledger):
@@ -96,6 +98,21 @@ def rwkv(ledger):
     found = assert_formula(ledger, claim, given="f = 4*d", verdict="equal-under")
     assert any("dense lookups" in condition for condition in found.conditions)
     assert {term.module for term in found.terms} == {"rwkv.embeddings"}
+
+
+def activated(ledger, sizes):
+    """DeepSeek-V3's README_WEIGHTS: 36.7 B "including 0.9B for embedding and 0.9B for the output head".
+
+    That is 37.55 B with both; without the input embedding it is 36.63 B, 129,280 rows of 7,168 less.
+    """
+    known = {**sizes, "B": 1, "T": 1}
+    assert ledger.check("params.active = 367*10**8", at=known).verdict == "refuted"
+    biases = 58 * 256
+    found = ledger.check(f"params.active = 36625618432 - {biases}", at=known)
+    assert (found.verdict, found.difference) == ("refuted", 129_280 * 7168)
+    assert {term.module for term in found.terms} == {"model.embed_tokens", "lm_head"}
+    bare = ledger.check(f"params.active - V*d = 36625618432 - {biases}", at=known)
+    assert bare.verdict == "equal-under"
 
 
 def test_the_parts_of_llama_3_70b():
@@ -116,6 +133,38 @@ def test_gpt3_has_the_parameters_that_its_compute_table_rounds():
     total = at(derive("gpt2").formulas["params.total"], sizes)
     assert total == 174_604_259_328
     assert f"{float(6 * total * 300 * 10**9):.2e}" == "3.14e+23"
+
+
+@pytest.mark.parametrize(
+    ("target", "sizes", "a_token", "tokens", "flops", "days"),
+    [
+        # Brown et al. 2020, table D.1; a petaflop/s-day is 8.64e19. Its parameters are rounded to millions.
+        ("gpt2", "V=50257 T=2048 L=96 d=12288 f=49152", 6, 300e9, "3.14e+23", 3637.5),
+        ("gpt2", "V=50257 T=2048 L=40 d=5120 f=20480", 6, 300e9, "2.31e+22", 267.7),
+        # Meta 2024, section 3.2: 405 B parameters, 15.6 T tokens, 3.8e25 FLOPs
+        ("llama", "V=128256 L=126 d=16384 h=128 h_kv=8 d_h=128 f=53248", 6, 15.6e12, "3.80e+25", None),
+    ],
+)
+def test_published_budgets_are_six_flops_a_parameter_and_token(target, sizes, a_token, tokens, flops, days):
+    values = {name: int(number) for name, number in (pair.split("=") for pair in sizes.split())}
+    total = at(derive(target).formulas["params.total"], values)
+    budget = a_token * int(total) * int(tokens)
+    assert f"{budget:.2e}" == flops
+    if days is not None:
+        assert budget / 8.64e19 == pytest.approx(days, rel=5e-3)
+    if target == "llama":
+        assert total == 405_853_388_800
+        assert budget == 37_987_877_191_680_000_000_000_000
+        assert 6 * 405e9 * tokens == pytest.approx(3.7908e25, rel=1e-12)
+
+
+def test_t5s_budget_takes_half_of_its_parameters_a_token():
+    """Brown et al. 2020, table D.1: 3 FLOPs a parameter and token of an encoder and decoder, 1e12 tokens."""
+    total = at(derive("t5").formulas["params.total"], {"V": 32128, "L": 24, "d": 1024, "h": 128, "d_h": 128, "f": 65536})
+    assert total == 11_307_321_344
+    assert 3 * 11_000 * 10**6 * 10**12 == 33_000 * 10**18  # as printed, of 11,000 M parameters: 3.30E+22
+    assert 33_000 * 10**18 / 8.64e19 == pytest.approx(381.9, abs=0.05)
+    assert 3 * int(total) * 10**12 / 3.30e22 == pytest.approx(1.028, abs=5e-4)
 
 
 def at(formula, values):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import published_language_models as gpt
 import published_variants as other
 import pytest
 import sympy as sp
+import torch
 from published_language_models import number, same, under
 
 import symacct
@@ -90,6 +92,74 @@ def test_calflops_misses_one_of_blooms_attention_products():
     assert (found.verdict, places(found)) == ("refuted", {"blocks.*.attn", "head"})
     assert number(found.read_as, B=1, T=128, L=24, d=2048) / 10**9 == pytest.approx(155.42, abs=0.005)
     assert same(found.difference, B * L * T**2 * d + B * T * V * d)
+
+
+def test_kipplys_bytes_are_a_thousand_times_too_many():
+    """Transformer Inference Arithmetic: "52e12 * 2 = 104e12 bytes" of a model of 52 billion parameters."""
+    sizes = "B=1,T=1,V=65536,L=64,d=8192,h=64".split(",")  # 12·L·d² and tables for 65,536 words, in float16
+    found = other.decoding().check("bytes.params = 2 * 52*10**12", at=sizes)
+    assert (found.verdict, found.derived) == ("refuted", 2 * (12 * 64 * 8192**2 + 65_536 * 8192))
+    assert any("10^3 times" in note for note in found.notes)
+    assert other.decoding().check("bytes.params = 2 * 52076478464", at=sizes).verdict == "equal-under"
+
+
+def test_deepseeks_saving_takes_a_cache_of_6_bits():
+    """DeepSeek-V2: 93.3 % less than DeepSeek 67B holds for 6 bits against its 16; of elements alone 82.2 %."""
+    path = str(Path(__file__).parents[1] / "examples" / "deepseek_mla.py")
+    latent = symacct.derive(path, mode="prefill")  # in float32
+    found = latent.check("bytes.kv_cache = 6/8 B T L (d_c + d_r)")
+    assert (found.verdict, places(found)) == ("refuted", {"cache.*"})
+    assert any("16/3 × claim: 32 bits against 6" in note for note in found.notes)
+    sizes = {"B": 1, "T": 1, "L": 60, "d_c": 512, "d_r": 64}
+    dense = 2 * 8 * 128 * 95  # elements a token: 8 groups of 128 in 95 layers
+    assert 1 - number(found.read_as, **sizes) / (2 * dense) == pytest.approx(0.93339, abs=5e-6)
+    assert 1 - number(found.derived, **sizes) / (4 * dense) == pytest.approx(0.82237, abs=5e-6)
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+def convmixer(h, L, k, p, C):
+    """Trockman and Kolter 2022, with the string "same" for the padding of its depthwise convolutions."""
+    nn = torch.nn
+    normed = lambda made: nn.Sequential(made, nn.GELU(), nn.BatchNorm2d(h))  # noqa: E731
+    return nn.Sequential(
+        normed(nn.Conv2d(3, h, p, stride=p)),
+        *(
+            nn.Sequential(
+                Residual(normed(nn.Conv2d(h, h, k, groups=h, padding="same"))), normed(nn.Conv2d(h, h, 1))
+            )
+            for _ in range(L)
+        ),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(h, C)),
+    )
+
+
+def test_timms_table_misses_convolutions_whose_padding_is_a_word():
+    """timm, convmixer_768_32: 19.55 GMACs, for fvcore does not know aten::_convolution_mode; it is 20.68."""
+    ledger = symacct.derive(
+        model=lambda h, C: convmixer(h, 2, 7, 7, C),
+        inputs=lambda B, n: torch.randn(B, 3, 7 * n, 7 * n),
+        dims={"B": 2, "n": 9, "h": 8, "C": 10},
+        mode="forward",
+    ).under(convention(None, unit="MAC"))
+    whole = "forward = B n^2 (147 h + {} (h^2{})) + B h C"
+    assert ledger.check(whole.format(2, " + 49 h")).verdict == "equal"
+    found = ledger.check(whole.format(2, ""))
+    assert (found.verdict, places(found)) == ("refuted", {"1.0.body.0", "2.0.body.0"})
+    n, h = symbol("n"), symbol("h")
+    assert found.difference == 2 * 49 * B * h * n**2
+    depth, sizes = 32, {"B": 1, "n": 32, "h": 768, "C": 1000}
+    counted = 147 * h * n**2 + depth * h**2 * n**2 + 1000 * h
+    norms = 2 * (2 * depth + 1) * h * n**2 + h * n**2  # 2 an element in fvcore, and the pooling
+    assert number(counted + norms, **sizes) / 1e9 == pytest.approx(19.55, abs=0.005)
+    assert number(counted + depth * 49 * h * n**2, **sizes) / 1e9 == pytest.approx(20.677, abs=0.0005)
 
 
 def test_kaplans_misprinted_width_is_asked_for():

@@ -237,6 +237,9 @@ def test_flash_attentions_counts(causal, name, forward, both):
 def test_unfused_attention_goes_backward_in_twice_its_forward():
     core = nanogpt().by("module", phases=("backward",))
     back = sum(number(core[(f"blocks.*.attn.core.{name}",)], B=1, **SMALL) for name in ("scores", "mix"))
+    there = nanogpt().by("module", phases=("forward",))
+    on = sum(number(there[(f"blocks.*.attn.core.{name}",)], B=1, **SMALL) for name in ("scores", "mix"))
+    assert on == 38_654_705_664
     assert back == 77_309_411_328  # torch.utils.flop_counter of nanoGPT, its unfused path
 
 
@@ -247,8 +250,13 @@ def test_calflops_table():
     macs = convention(None, unit="MAC")
     llama = {"B": 1, "T": 128, "V": 32_000, "L": 32, "d": 4096, "h": 32, "h_kv": 32, "d_h": 128, "f": 11_008}
     assert number(stored("llama").under(macs).formulas["flops.forward"], **llama) == 850_000_871_424
+    flops = number(stored("llama").formulas["flops.forward"], **llama)
+    assert flops == 1_700_001_742_848
+    assert flops == pytest.approx(1700.06e9, rel=5e-5)  # as printed, elementwise operations included
     bert = {"B": 1, "T": 128, "L": 12, "d": 768, "f": 3072}
-    assert number(stored("bert").under(macs).formulas["flops.forward"], **bert) == 11_174_215_680
+    found = number(stored("bert").under(macs).formulas["flops.forward"], **bert)
+    assert found == 11_174_215_680
+    assert f"{found / 1e9:.3f}" == "11.174"
 
 
 # google-research/electra, flops_computation.py: every operation counts, a lookup is a product, a

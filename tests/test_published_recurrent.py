@@ -221,6 +221,15 @@ def test_eagles_parameters_and_products():
     # Of three tokens, with two products of 64 by 64 for each head: a pair's, and the reading of the state.
     products = parse("3*B*2*(13*D**2*L + D*V + 2*64*D*L)").xreplace(wide)
     assert ledger.formulas["flops.forward"] == products.expand()
+    # Its FLOPs are 2 a parameter and 6·D²·L/h for the state; of training 3 times that, where 16D is for 24D.
+    names = {"D": "64*n", "h": "n"}
+    once = "2*params + 6*D^2 L/h = 26 D^2 L + 28 D L + 8 D + 4 D V + 6 D^2 L/h"
+    assert ledger.check(once, map=names).verdict == "equal"
+    training = "6*params + 18*D^2 L/h = 78 D^2 L + 84 D L + {} D + 12 D V + 18 D^2 L/h"
+    assert ledger.check(training.format(24), map=names).verdict == "equal"
+    found = ledger.check(training.format(16), map=names)
+    assert (found.verdict, found.difference) == ("refuted", parse("8*64*n"))
+    assert {term.module for term in found.terms} == {"1", "*"} or {term.op for term in found.terms} == {"parameter"}
 
 
 # U-Net, Whisper
@@ -233,15 +242,19 @@ def test_the_original_unet():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "all_of_them", "trained"),
+    ("sizes", "all_of_them", "trained", "printed"),
     [
-        ((384, 4, 4, 6, 80, 51865), 37_760_640, 37_184_640),
-        ((1280, 32, 4, 20, 128, 51866), 808_878_080, 806_958_080),
+        ((384, 4, 4, 6, 80, 51865), 37_760_640, 37_184_640, (39_000_000,)),
+        # 809 M in the README, 798 M in the model card
+        ((1280, 32, 4, 20, 128, 51866), 808_878_080, 806_958_080, (798_000_000,)),
     ],
     ids=["tiny", "large-v3-turbo"],
 )
-def test_whispers_table_of_sinusoids_is_frozen(sizes, all_of_them, trained):
-    """openai/whisper registers 1500·d as a buffer, transformers as a parameter that does not train."""
+def test_whispers_table_of_sinusoids_is_frozen(sizes, all_of_them, trained, printed):
+    """openai/whisper registers 1500·d as a buffer, transformers as a parameter that does not train.
+
+    Sizes that its README and model card print are refuted as claims.
+    """
     transformers = pytest.importorskip("transformers")
     d, encoder, decoder, h, mels, V = sizes
     config = transformers.WhisperConfig(
@@ -261,3 +274,8 @@ def test_whispers_table_of_sinusoids_is_frozen(sizes, all_of_them, trained):
     )
     assert ledger.formulas["params.total"] == all_of_them
     assert ledger.formulas["params.trainable"] == trained
+    for claimed in printed:
+        for key in ("params.total", "params.trainable"):
+            found = ledger.check(f"{key} = {claimed}")
+            assert (found.verdict, found.difference) == ("refuted", ledger.formulas[key] - claimed)
+    assert ledger.check(f"params.total = params.trainable + 1500*{d}").verdict == "equal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -119,7 +120,8 @@ class Attribution:
                 part: f"{taken}the model has {_spelled(sp.S.One, other)} here; " for part, other, _ in near
             }
         chosen = _fitting(left, holding)
-        if len(self.derived) == 1 and body.is_number and len(chosen) > 1 and chosen not in _by_op(holding):
+        whole = chosen in _by_op(holding) or all(number == abs(left) for _, number in chosen)
+        if len(self.derived) == 1 and body.is_number and not whole:
             chosen = []  # of all sizes known: any place fits
         if not chosen:
             return [Term(left * body, kind, "", "", "", "no place of the model costs this")]
@@ -193,10 +195,11 @@ def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Par
 
 
 def _groups(holding: Sequence[tuple[Part, Expr]]) -> list[list[tuple[Part, Expr]]]:
-    """The parts of each module, and of modules that only a number tells apart, two parts or more."""
+    """The parts of each module, and of modules that only numbers tell apart, two parts or more."""
     found: dict[str, list[tuple[Part, Expr]]] = {}
     for part, number in holding:
-        for name in dict.fromkeys((part.module, part.module.rstrip("0123456789"))):
+        alike = re.sub(r"[0-9]+", "#", part.module)
+        for name in dict.fromkeys((part.module, part.module.rstrip("0123456789"), alike)):
             found.setdefault(name, []).append((part, number))
     sizes: dict[tuple[Part, ...], list[tuple[Part, Expr]]] = {}
     for group in found.values():

@@ -21,7 +21,7 @@ from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
 from symacct.claims.reading import read
 from symacct.claims.verdict import PROVED, Verdict
-from symacct.claims.witness import plain, ratio_hint, smallest
+from symacct.claims.witness import plain, ratio_hint, smallest, thousands
 from symacct.errors import SizeError
 from symacct.expressions import Proved, canonical, compare
 from symacct.report.answer import answer
@@ -72,7 +72,16 @@ class _Judge:
         for case in self.setting.readings():
             if self.setting.holds(case):
                 return self._under(case)
-        return self._peak() or self._at_known_sizes() or self._leading() or self._refuted()
+        return self._peak() or self._at_known_sizes() or self._leading() or self._in_numbers()._refuted()
+
+    def _in_numbers(self) -> _Judge:
+        """Where the claim is a number and the sizes are known: judged at them, so that numbers are compared."""
+        left, right = self.setting.raw(self.setting.base)
+        spoken = {s.name for s in left.free_symbols}
+        if right.free_symbols or not spoken or not spoken <= set(self.sizes):
+            return self
+        given = (f"{name} = {value}" for name, value in self.sizes.items() if name in spoken)
+        return replace(self, setting=replace(self.setting, given=(*self.setting.given, *given), memory={}))
 
     def _under(self, case: Case) -> Verdict:
         """Equal in another reading; with another count, `terms` say what differs from the asked."""
@@ -314,7 +323,8 @@ class _Judge:
             return ()
         percent = float(100 * sp.Rational(its - mine) / mine)
         off = f"{percent:+.2f}" if percent == 0 or abs(percent) >= 0.01 else f"{percent:+.1e}"
-        return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {off} %",)
+        told = thousands(mine / its) if its else ""
+        return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {off} %{told}",)
 
     def _made(
         self, verdict: str, case: Case, conditions: tuple[str, ...], form: Expr | None = None

@@ -54,8 +54,6 @@ def ratio_hint(derived: Expr, claim: Expr, kind: str) -> str:
         return ""
     number = Fraction(int(ratio.p), int(ratio.q))
     said = _meant(number, kind)
-    if not said and not derived.free_symbols and (power := _thousands(number)):
-        return f"the claim is about 10^{power} times as much: kilo, mega, giga, tera?"
     if not said and max(number.numerator, number.denominator) > _PLAIN:
         return ""
     return f"derived = {number} × claim: {said}" if said else f"derived = {number} × claim"
@@ -73,10 +71,10 @@ def _meant(number: Fraction, kind: str) -> str:
     return ""
 
 
-def _thousands(number: Fraction) -> int:
-    """The power of 10³ by which a rounded number is too large, or (negative) too small; 0 for none."""
-    powers = (power for power in (3, 6, 9, 12, -3, -6, -9, -12))
-    return next((p for p in powers if abs(float(1 / number) / 10.0**p - 1) < _ROUNDED), 0)
+def thousands(ratio: sp.Rational) -> str:
+    """That a rounded claim is too large or too small by a power of 10³, from derived / claim; empty if not."""
+    powers = [p for p in range(-12, 13, 3) if p and abs(float(1 / ratio) / 10.0**p - 1) < _ROUNDED]
+    return f": about 10^{powers[0]} times as much: kilo, mega, giga, tera?" if powers else ""
 
 
 def smallest(derived: Expr, claim: Expr, domain: Domain) -> tuple[dict[str, int], Any, Any] | None:
