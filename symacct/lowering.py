@@ -85,14 +85,21 @@ class Lowering:
         entries = self.model.at.get(position)
         if not entries:
             raise TraceError(f"no run shows {item_text(self.items, position)}; trace at a greater depth")
-        iteration, record = entries[min(1, len(entries) - 1)]
-        here = _Here(self, position, iteration, record, loops)
+        _, record = entries[min(1, len(entries) - 1)]
+        here = _Here(self, position, record, loops, *self._repeated(position))
         outputs = tuple(here.output(number) for number in range(len(self.model.groups[id(record)])))
         self.tensors.update((out.value, out) for out in outputs)
         return Node(
             self.names[position], record.op, here.arguments(), outputs, record.phase, self._path(position, "module"),
             record.source, self._path(position, "name"), record.notes,
         )
+
+    def _repeated(self, position: Position) -> tuple[Run, tuple[int, ...], Record]:
+        """A run that repeats this leaf, and a repetition behind the first one: it reads what the one before left."""
+        again = lambda run: len({iteration[-1:] for iteration, _ in run.at.get(position, ())}) > 1  # noqa: E731
+        shown = next((run for run in (self.model, *self.concrete) if again(run)), self.model)
+        entries = shown.at[position]
+        return (shown, *entries[min(1, len(entries) - 1)])
 
     def _path(self, position: Position, attribute: str) -> str:
         """A module path or name, with a star for each index in which the repetitions of the leaf differ."""
@@ -200,9 +207,11 @@ class _Here:
 
     lowering: Lowering
     position: Position
-    iteration: tuple[int, ...]
     record: Record
     loops: tuple[str, ...]
+    shown: Run  # the run that shows its operands, in this repetition
+    iteration: tuple[int, ...]
+    user: Record
 
     def output(self, number: int) -> Tensor:
         low, run = self.lowering, self.lowering.model
@@ -291,7 +300,7 @@ class _Here:
         return self._name(position, number)
 
     def arguments(self) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, self._argument((name,), argument)) for name, argument in self.record.arguments)
+        return tuple((name, self._argument((name,), argument)) for name, argument in self.user.arguments)
 
     def _argument(self, path: tuple[Any, ...], argument: Any) -> Any:
         if isinstance(argument, Use):
@@ -305,14 +314,14 @@ class _Here:
         return self.lowering.quantity(self.position, self.loops, lambda _, rec: argument_at(rec, path), "an argument", must=False)
 
     def _ref(self, path: tuple[Any, ...], value: int) -> Ref:
-        position, iteration, number = self.lowering.model.maker[value]
+        position, iteration, number = self.shown.maker[value]
         same_loop = position[:-1] == self.position[:-1] and len(position) > 1
         back = self.iteration[-1] - iteration[-1] if same_loop else 0
         name = self._name(position, number)
         shape = None
         later = name not in self.lowering.tensors  # made further down, in an iteration before this one
         if name in self.lowering.merged or ((back or not same_loop) and (later or self._indexed(name))):
-            rank = len(self.lowering.model.values[value].shape)
+            rank = len(self.shown.values[value].shape)
             shape = tuple(self._quantity(lambda r, rec, k=k: r.values[argument_at(rec, path).value].shape[k], "an operand") for k in range(rank))
             shape = shape if not later or any(not s.is_positive for size in shape for s in size.free_symbols) else None
         return Ref(name, back, shape=shape)
@@ -326,7 +335,7 @@ class _Here:
         if self._of_fixed_length(path, len(uses)):
             return tuple(self._ref((*path, k), use.value) for k, use in enumerate(uses))
         found = []
-        for (position, number), members in self.lowering.model.grouped_uses(uses):
+        for (position, number), members in self.shown.grouped_uses(uses):
             key = (position, number)
             times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: count_of(r, argument_at(rec, path), key), "the length of a list", guess=self.lowering.repetitions(position, self.position))
             name = self._name(position, number)

@@ -75,14 +75,14 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """How torch is to spread parameters, gradients and state: module paths that are gathered as one, and how
-    many ranks.
+    """How torch is to spread parameters, gradients and state: module paths, or groups of them, that are gathered
+    as one, and how many ranks.
 
     `again` is `reshard_after_forward`; by default torch gathers all but the root again for backward. The
     optimizer, AdamW unless told, makes its state too.
     """
 
-    units: Sequence[str]
+    units: Sequence[str | tuple[str, ...]]
     ranks: int
     optimizer: Maker | None = None
     again: bool | None = None
@@ -123,8 +123,9 @@ def rank_of(
             _tie(model, tied)
         if not shards:
             return _step(model, inputs, loss)
-        for module in (*map(model.get_submodule, shards.units), model):
-            fully_shard(module, mesh=mesh["data"], reshard_after_forward=shards.again)
+        groups = [(unit,) if isinstance(unit, str) else unit for unit in shards.units]
+        for modules in (*([model.get_submodule(path) for path in group] for group in groups), model):
+            fully_shard(modules, mesh=mesh["data"], reshard_after_forward=shards.again)
         rank = _step(model, inputs, loss)
         optimizer = (shards.optimizer or torch.optim.AdamW)(model.parameters())
         optimizer.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -20,9 +20,9 @@ from symacct.graph import Assumption, Graph
 from symacct.oracles_styles import Tensors
 from symacct.parallel.collectives import Traffic
 from symacct.parallel.degrees import Degrees
-from symacct.parallel.holdings import layer_count
 from symacct.parallel.rank import Rank, rank
-from symacct.records import template
+from symacct.parallel.units import Unit, units_of
+from symacct.records import loosened, template
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text
 from symacct.verify_shapes import unfold
@@ -50,17 +50,13 @@ def sharded_checks(
         plain = degrees.tensor == 1 or _unsayable(graph, together, example.model, found)
         share = share or rank(graph, alone if plain else together)
         for point, real in models_at(source, _even(share), _degrees(share), found, seed):
-            units = _layers(real.model, graph)
-            if not units and layer_count(graph) != 0:
-                raise Unsupported(
-                    "its layers are no modules of their own, so fully_shard gathers them as one"
-                )
-            shards = torch_ranks.Shards(units, degrees.data, source.optimizer)
+            units = units_of(share.graph)
+            shards = torch_ranks.Shards(_modules(real.model, units), degrees.data, source.optimizer)
             tensors = None
             if share.plan:
                 dim = sequence_dim(graph, share.graph) if degrees.sequence else None
                 tensors = Tensors(styles_of(real.model, share.plan), degrees.tensor, dim)
-            foretold = _parameters(real.model, share.graph, point, shards.units)
+            foretold = _parameters(real.model, share.graph, point, units)
             seen = as_torch_divides(real, tensors, shards)
             found.points.append(point)
             found.checks += _Sharded(share, foretold, seen, point).checks(found)
@@ -99,28 +95,44 @@ def _degrees(share: Rank) -> dict[str, int]:
     }
 
 
-def _layers(model: nn.Module, graph: Graph) -> list[str]:
-    """The modules that the graph's layers are: the outermost numbered ones whose parameters it holds as
-    repeated.
+def _modules(model: nn.Module, units: Sequence[Unit]) -> list[tuple[str, ...]]:
+    """The modules that torch is to gather as one, for each unit: those of the same number under its prefixes, or those
+    that make up a block.
     """
-    repeated = [p.node.label for p in graph.sources("parameter") if "*" in p.node.label]
-    found: list[str] = []
-    for path, _ in model.named_modules():
-        numbered = path.rpartition(".")[2].isdigit() and any(
-            label.startswith(f"{template(path)}.") for label in repeated
-        )
-        if numbered and not any(path.startswith(f"{outer}.") for outer in found):
-            found.append(path)
+    found: list[tuple[str, ...]] = []
+    for unit in units:
+        if unit.shared:
+            found.append(tuple(_around(model, unit.labels)))
+            continue
+        numbered: dict[str, list[str]] = {}
+        for path, _ in model.named_modules():
+            if path and loosened(template(path)) in {loosened(prefix) for prefix in unit.prefixes}:
+                numbered.setdefault(path[len(path.rstrip("0123456789")) :], []).append(path)
+        if not numbered:
+            raise Unsupported("its layers are no modules of their own, so fully_shard gathers them as one")
+        found += [tuple(paths) for _, paths in sorted(numbered.items(), key=lambda item: int(item[0]))]
     return found
+
+
+def _around(model: nn.Module, labels: Collection[str]) -> Iterator[str]:
+    """The fewest modules that hold these parameters and no other."""
+    inside: list[str] = []
+    for path, module in model.named_modules():
+        mine = [f"{path}.{name}" for name, _ in module.named_parameters()]
+        if path and mine and set(mine) <= set(labels) and not any(path.startswith(f"{outer}.") for outer in inside):
+            inside.append(path)
+            yield path
 
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """A parameter before it is spread: its shape by the graph, and whether it is one of a layer's."""
+    """A parameter before it is spread: its shape by the graph, and how often a pass calls the unit that it is of, 0 for
+    the root.
+    """
 
     shape: tuple[int, ...]
     width: int
-    layered: bool
+    calls: int
 
     def local(self, ranks: int) -> tuple[int, ...]:
         """The shape on the first rank: all but the last ranks hold ceil(rows / ranks) rows."""
@@ -132,16 +144,18 @@ class _Parameter:
 
 
 def _parameters(
-    model: nn.Module, graph: Graph, point: Mapping[str, int], units: Sequence[str]
+    model: nn.Module, graph: Graph, point: Mapping[str, int], units: Sequence[Unit]
 ) -> dict[str, _Parameter]:
     shapes = {
         step.node.label: step.outputs[0][0]
         for step in unfold(graph, point)
         if step.node.op == "parameter" and step.outputs
     }
-    inside = lambda name: any(name.startswith(f"{unit}.") for unit in units)  # noqa: E731
+    numbers = numbers_of(point)
+    calls = {label: int((unit.calls / unit.count).xreplace(numbers)) for unit in units for label in unit.labels}
+    labels = {name: label_of(name, shapes) for name, _ in model.named_parameters()}
     return {
-        name: _Parameter(shapes[label_of(name, shapes)], p.element_size(), inside(name))
+        name: _Parameter(shapes[labels[name]], p.element_size(), calls.get(labels[name], 0))
         for name, p in model.named_parameters()
     }
 
@@ -174,7 +188,7 @@ class _Sharded:
             not wrong,
             "; ".join(wrong[:3]),
         )
-        padding = self._padding(layered=True) + self._padding(layered=False)
+        padding = sum(parameter.padding(self._ranks) for parameter in self.parameters.values())
         if padding:
             found.notes[
                 f"fully_shard pads rows that {self._ranks} ranks do not divide: {padding:,} bytes of "
@@ -219,8 +233,7 @@ class _Sharded:
         sent = [s.payload for s in self.seen.sent if (s.kind, s.phase, s.by) == (kind, phase, by)]
         padding = 0
         if axis == "dp":
-            again = (kind, phase) == ("all_gather", "backward")
-            padding = self._padding(layered=True) + (0 if again else self._padding(layered=False))
+            padding = self._padding(kind, phase)
         count, payload = (
             sp.expand(sp.Add(*(getattr(x, what) for x in rows))) for what in ("count", "payload")
         )
@@ -256,12 +269,10 @@ class _Sharded:
             "" if equal else where,
         )
 
-    def _padding(self, layered: bool) -> int:
-        return sum(
-            parameter.padding(self._ranks)
-            for parameter in self.parameters.values()
-            if parameter.layered == layered
-        )
+    def _padding(self, kind: str, phase: str) -> int:
+        """What of the bytes sent is padding: units are gathered in each call, the root in forward alone."""
+        times = {"reduce_scatter": lambda calls: 1, "all_gather": lambda calls: calls or int(phase == "forward")}[kind]
+        return sum(p.padding(self._ranks) * times(p.calls) for p in self.parameters.values())
 
     @property
     def _ranks(self) -> int:

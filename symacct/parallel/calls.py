@@ -95,6 +95,13 @@ class Placing:
             self.want(name, self.sharder.settled_part(self.shape(name)) or WHOLE)
         return self._layouts[name]
 
+    def summed(self, name: str) -> bool:
+        """Whether an earlier op of this pass had these summands summed already."""
+        ref, settled = self.refs[name], self.sharder.settled_part(self.shape(name)) or WHOLE
+        chain = self._views(ref) if settled == WHOLE else []
+        value = next(iter(chain[0].refs)).value if chain else ref.value
+        return not ref.back and any((era, value, settled) in self.sharder.versions for era in self._eras(self._layouts[name]))
+
     def gather(self, name: str) -> None:
         """The whole operand on every rank."""
         if self._layouts[name] != WHOLE:
@@ -128,6 +135,8 @@ class Placing:
         if isinstance(layout, Part) and not layout.sequence and isinstance(held, Part) and held.sequence:
             whole = self._version(ref, shape, WHOLE)
             made = self._moved(Ref(whole), shape, sharder.made[whole], WHOLE, layout)
+        elif (part := self._scattered(key, held, layout, shape)) is not None:
+            made = self._moved(Ref(part[0]), shape, sharder.made[part[0]], part[1], layout)
         elif chain:
             first = next(iter(chain[0].refs))
             made = self._version(first, sharder.tensors[first.value].shape, WHOLE)
@@ -137,6 +146,14 @@ class Placing:
             made = self._moved(ref, shape, tensor, held, layout)
         sharder.versions[self._eras(held)[0], key, layout] = made
         return made
+
+    def _scattered(self, key: str, held: Layout, layout: Layout, shape: Shape) -> tuple[str, Part] | None:
+        """The parts of a sum that was scattered already: who wants it whole gathers these, and sums nothing anew."""
+        part = self.sharder.settled_part(shape)
+        if part is None or layout != WHOLE or not isinstance(held, Summand):
+            return None
+        made = (self.sharder.versions.get((era, key, part)) for era in self._eras(held))
+        return next(((name, part) for name in made if name is not None), None)
 
     def _eras(self, held: Layout) -> tuple[str, ...]:
         """When a version can have been made to serve here: a gathered input is not kept where it is gathered again."""
@@ -156,6 +173,8 @@ class Placing:
                 break
             found.insert(0, maker)
             ref = operand
+            if self._scattered(ref.value, sharder_layout(self.sharder, ref), WHOLE, self.sharder.tensors[ref.value].shape):
+                break
         return found
 
     def _viewed(self, node: Node, source: str) -> str:

@@ -39,35 +39,49 @@ def divided_states(states: States, ranks: Expr, stage: int) -> States:
     return States(share(states.params, 3), share(states.grads, 2), share(states.optimizer, 1))
 
 
-def gathered_bytes(layer: Expr, rest: Expr) -> Expr:
+def gathered_bytes(layer: Expr, rest: Expr, ahead: bool = True) -> Expr:
     """What FSDP holds beside the parts, at most, from the bytes of one layer's parameters and of all outside the layers.
 
-    Two gathered layers, one at work and one ahead, and the full gradient of one. What is outside the layers, the root
-    of `fully_shard`, stays gathered from its forward to its backward, with its gradient beside it.
+    Two gathered layers, one at work and one `ahead` (none, where all layers are one), and the full gradient of one. What
+    is outside the layers, the root of `fully_shard`, stays gathered from its forward to its backward, with its gradient
+    beside it.
 
     >>> gathered_bytes(sp.Integer(50_000_000 * 2), sp.Integer(0))  # 16 bit: 0.2 GB of parameters, 0.1 GB of gradients
     300000000
     """
-    return sp.expand(3 * layer + 2 * rest)
+    return sp.expand((3 if ahead else 2) * layer + 2 * rest)
 
 
-def data_traffic(states: States, ranks: Expr, stage: int, passes: Expr, layers: Expr, rest: Expr) -> tuple[Traffic, ...]:
+@dataclass(frozen=True, slots=True)
+class Gathers:
+    """The units of FSDP in a pass: how many there are beside the root, how often they are called, all together, and the
+    bytes of parameters that these calls gather. `rest` are the bytes of the root, which is gathered once.
+    """
+
+    units: Expr
+    calls: Expr
+    called: Expr
+    rest: Expr
+
+
+def data_traffic(states: States, ranks: Expr, stage: int, passes: Expr, gathers: Gathers) -> tuple[Traffic, ...]:
     """What a step sends over the data-parallel axis. At stage 3 each of `passes` micro-batches gathers twice.
 
-    `layers` are the units of gathering beside the root, whose parameters are `rest` bytes and stay gathered.
-
     Stage 0 sums gradients in one all_reduce; stages 1 and 2 scatter their sums, stage 2 those of every micro-batch, and
-    gather the new parameters; stage 3 gathers parameters for forward and again for backward, and scatters the sums.
+    gather the new parameters; stage 3 gathers parameters for forward and again for backward, and scatters the sums. A
+    unit that is called several times is gathered in each, and scatters once; the root stays gathered for backward.
     """
-    units = layers + 1 if rest != 0 else layers
+    root = sp.Integer(0 if gathers.rest == 0 else 1)
+    units = gathers.units + root
     if stage == 0:
         return (Traffic("dp", "all_reduce", "backward", "gradients", units, states.grads, ranks),)
     times = passes if stage == 2 else sp.Integer(1)  # who keeps a part of the gradients alone cannot wait
     scatter = Traffic("dp", "reduce_scatter", "backward", "gradients", units * times, sp.expand(states.grads * times), ranks)
     if stage < 3:
         return scatter, Traffic("dp", "all_gather", "optimizer", "parameters", units, states.params, ranks)
+    sent = lambda count, size: (sp.expand(count * passes), sp.expand(size * passes), ranks)  # noqa: E731
     return (
-        Traffic("dp", "all_gather", "forward", "parameters", units * passes, sp.expand(states.params * passes), ranks),
-        Traffic("dp", "all_gather", "backward", "parameters", layers * passes, sp.expand((states.params - rest) * passes), ranks),
-        Traffic("dp", "reduce_scatter", "backward", "gradients", units * passes, sp.expand(states.grads * passes), ranks),
+        Traffic("dp", "all_gather", "forward", "parameters", *sent(gathers.calls + root, gathers.called + gathers.rest)),
+        Traffic("dp", "all_gather", "backward", "parameters", *sent(gathers.calls, gathers.called)),
+        Traffic("dp", "reduce_scatter", "backward", "gradients", *sent(units, states.grads)),
     )

@@ -45,18 +45,18 @@ def holdings(graph: Graph) -> tuple[Holding, ...]:
     states: dict[str, list[Placed]] = {}
     for place in graph.sources("state"):
         states.setdefault(place.node.label.rpartition(".")[0], []).append(place)
-    depth, places = depth_of(graph), _places(graph)
-    return tuple(_holding(graph, place, grads, states, depth, places) for place in graph.sources("parameter"))
+    depths, places = {loop.size for loop in layered_loops(graph)}, _places(graph)
+    return tuple(_holding(graph, place, grads, states, depths, places) for place in graph.sources("parameter"))
 
 
 def _holding(
-    graph: Graph, place: Placed, grads: dict[str, Placed], states: dict[str, list[Placed]], depth: str, places: dict[str, tuple[str, ...]]
+    graph: Graph, place: Placed, grads: dict[str, Placed], states: dict[str, list[Placed]], depths: set[str], places: dict[str, tuple[str, ...]]
 ) -> Holding:
     tensor, label = place.node.outputs[0], place.node.label
     grad = grads.get(label)
-    inside = any(loop.size == depth for loop in place.loops)
+    inside = any(loop.size in depths for loop in place.loops)
     where = (INSIDE,) if inside else places.get(tensor.value, (BEFORE,))
-    inner = tuple(loop for loop in place.loops if loop.size != depth)
+    inner = tuple(loop for loop in place.loops if loop.size not in depths)
     return Holding(
         label, where, *_of_expert(graph, place), _over(tensor.numel, place), _over(tensor.bytes, place),
         _over(grad.node.outputs[0].bytes, grad) if grad else sp.Integer(0),
@@ -90,16 +90,11 @@ def _of_expert(graph: Graph, place: Placed) -> tuple[bool, bool]:
 
 def depth_of(graph: Graph) -> str:
     """The size that repeats the layers: that of the forward pass's outermost region; empty where nothing repeats."""
-    sizes = [loop.size for loop in _forward_loops(graph)]
+    sizes = [loop.size for loop in layered_loops(graph)]
     return sizes[0] if sizes else ""
 
 
-def layer_count(graph: Graph) -> Expr:
-    """How many layers the forward pass runs through: of an encoder and a decoder of the same depth, both."""
-    return sp.Add(*(symbol(loop.size) for loop in _forward_loops(graph) if loop.size == depth_of(graph)))
-
-
-def _forward_loops(graph: Graph) -> list[Loop]:
+def layered_loops(graph: Graph) -> list[Loop]:
     """The outermost regions of the forward pass whose repetitions have parameters of their own: layers, not time steps."""
     sizes = {loop.size for place in graph.sources("parameter") for loop in place.loops}
     return [item for item in graph.items if isinstance(item, Loop) and item.size in sizes and any(_runs(item))]
@@ -117,7 +112,7 @@ def _runs(loop: Loop) -> list[bool]:
 
 def one_tower(graph: Graph) -> Loop:
     """The region of the layers. Raises Unsupported where the forward pass has none, or several."""
-    loops = _forward_loops(graph)
+    loops = layered_loops(graph)
     if len(loops) == 1:
         return loops[0]
     what = "no layer repeats" if not loops else f"{len(loops)} regions of layers run one after the other"
@@ -199,7 +194,7 @@ def _entry(graph: Graph) -> str:
     In the layers count what each hands on, so the first layer's input takes the place of the last one's output, which
     is kept by what comes after the layers.
     """
-    loops = _forward_loops(graph)
+    loops = layered_loops(graph)
     if len(loops) != 1:
         return ""
     tensors, kept = graph.tensors(), graph.kept or {}

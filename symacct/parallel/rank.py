@@ -14,7 +14,7 @@ from symacct.conventions import Convention
 from symacct.errors import SizeError, Unsupported
 from symacct.graph import Assumption, Graph
 from symacct.parallel.collectives import Traffic, traffic_of
-from symacct.parallel.data import States, data_traffic, divided_states, gathered_bytes
+from symacct.parallel.data import Gathers, States, data_traffic, divided_states, gathered_bytes
 from symacct.parallel.degrees import AXES, Degrees, Names, names_for
 from symacct.parallel.experts import expert_traffic
 from symacct.parallel.holdings import (
@@ -26,7 +26,6 @@ from symacct.parallel.holdings import (
     depth_of,
     holdings,
     kept_by_place,
-    layer_count,
     one_tower,
     stands,
 )
@@ -36,6 +35,7 @@ from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
 from symacct.parallel.styles import read_styles
 from symacct.parallel.tensor import sharded
+from symacct.parallel.units import largest, layer_bytes, units_of
 from symacct.symbols import symbol
 
 ONE = sp.Integer(1)
@@ -168,7 +168,7 @@ def _share(peaks: Peaks, stage: Stage, held: tuple[Holding, ...], p: Expr) -> Sh
     ]
     scalars = sp.Add(*(part * h.scalars / (e if h.expert and not h.stacked else 1) for h, part in mine))
     params, grads, optimizer = (sp.expand(sp.Add(*(getattr(s, kind) for s in states))) for kind in ("params", "grads", "optimizer"))
-    kept, gathered = _kept(peaks.graph, stage, degrees, p), _gathered(mine, e, degrees)
+    kept, gathered = _kept(peaks.graph, stage, degrees, p), _gathered(peaks.graph, mine, e, degrees)
     return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, gathered, peaks)
 
 
@@ -180,12 +180,17 @@ def _part(h: Holding, stage: Stage, degrees: Degrees, p: Expr) -> Expr:
     return ONE if here or degrees.stages == 1 else sp.Integer(0)
 
 
-def _gathered(mine: list[tuple[Holding, Expr]], e: Expr, degrees: Degrees) -> Expr:
+def _gathered(graph: Graph, mine: list[tuple[Holding, Expr]], e: Expr, degrees: Degrees) -> Expr:
+    """What FSDP holds whole for a while on a stage, at most: of several towers, that of the largest layer."""
     if degrees.zero < 3 or degrees.data * degrees.context == 1:
         return sp.Integer(0)
-    size = lambda h: h.unit / e if h.expert else h.unit  # noqa: E731
-    layer, rest = (sp.Add(*(size(h) for h, _ in mine if (INSIDE in h.where) == inside)) for inside in (True, False))
-    return gathered_bytes(sp.expand(layer), sp.expand(rest))
+    part = lambda h, size: size / e if h.expert else size  # noqa: E731
+    here, units = {h.label: h for h, _ in mine}, units_of(graph)
+    sizes = layer_bytes(graph, units)
+    layer = largest(sp.Add(*(part(here[label], size) for label, size in unit.items() if label in here)) for unit in sizes)
+    gathered = {label for unit in sizes for label in unit}
+    rest = sp.Add(*(part(h, h.param) for label, h in here.items() if label not in gathered))
+    return gathered_bytes(layer, sp.expand(rest), ahead=len(units) > 1 or not all(unit.shared for unit in units))
 
 
 def _kept(graph: Graph, stage: Stage, degrees: Degrees, p: Expr) -> Expr | None:
@@ -274,14 +279,14 @@ def _summed(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Na
     if replicas == 1:
         return []
     p = names.of["pp"] if degrees.stages > 1 else ONE
-    layers = layer_count(graph) * first.stage.layers
-    whole, rest = _undivided(held, degrees, first.stage, p, experts=False)
-    found = list(data_traffic(whole, replicas, degrees.zero, passes, layers, rest))
+    whole, gathers = _undivided(graph, held, degrees, first.stage, p, experts=False)
+    found = list(data_traffic(whole, replicas, degrees.zero, passes, gathers))
     if degrees.experts > 1 and degrees.data * degrees.context > degrees.experts:
-        routed, rest = _undivided(held, degrees, first.stage, p, experts=True)
+        routed, gathers = _undivided(graph, held, degrees, first.stage, p, experts=True)
         e = names.of["ep"]
         mine = States(*(sp.expand(x / e) for x in (routed.params, routed.grads, routed.optimizer)))
-        rows = data_traffic(mine, spread, degrees.zero, passes, layers, sp.expand(rest / e))
+        gathers = replace(gathers, called=sp.expand(gathers.called / e), rest=sp.expand(gathers.rest / e))
+        rows = data_traffic(mine, spread, degrees.zero, passes, gathers)
         found += [replace(x, what=f"experts' {x.what}") for x in rows]
     return found
 
@@ -292,12 +297,18 @@ def _scaled(x: Traffic, passes: Expr, p: Expr) -> Traffic:
     return replace(x, count=sp.expand(x.count * scale), payload=sp.expand(x.payload * scale))
 
 
-def _undivided(held: tuple[Holding, ...], degrees: Degrees, stage: Stage, p: Expr, experts: bool) -> tuple[States, Expr]:
-    """What the data-parallel ranks of a stage sum, and the parameters outside its layers. Spread experts are apart."""
-    rows = [(h, _part(h, stage, degrees, p)) for h in held if (h.expert and degrees.experts > 1) == experts]
-    params, grads, state = (sp.expand(sp.Add(*(part * getattr(h, kind) for h, part in rows))) for kind in ("param", "grad", "state"))
-    rest = sp.expand(sp.Add(*(part * h.param for h, part in rows if INSIDE not in h.where)))
-    return States(params, grads, state), rest
+def _undivided(
+    graph: Graph, held: tuple[Holding, ...], degrees: Degrees, stage: Stage, p: Expr, experts: bool
+) -> tuple[States, Gathers]:
+    """What the data-parallel ranks of a stage sum and gather. Spread experts are apart."""
+    rows = {h.label: (h, _part(h, stage, degrees, p)) for h in held if (h.expert and degrees.experts > 1) == experts}
+    params, grads, state = (sp.expand(sp.Add(*(part * getattr(h, kind) for h, part in rows.values()))) for kind in ("param", "grad", "state"))
+    units = [unit for unit in units_of(graph) if unit.labels & rows.keys()]
+    once = {label: unit.calls / unit.count for unit in units for label in unit.labels}
+    called = sp.Add(*(part * h.param * once[label] for label, (h, part) in rows.items() if label in once))
+    rest = sp.Add(*(part * h.param for label, (h, part) in rows.items() if label not in once))
+    count, calls = (sp.expand(sp.Add(*(getattr(unit, of) for unit in units)) * stage.layers) for of in ("count", "calls"))
+    return States(params, grads, state), Gathers(count, calls, sp.expand(called), sp.expand(rest))
 
 
 def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assumption]:

@@ -28,6 +28,7 @@ from symacct.parallel.laws import Undivided, layouts_of
 from symacct.parallel.layout import GRADIENT, SUMMAND, WHOLE, Layout, Part, Summand, divided, local_shape
 from symacct.parallel.lifetimes import Birth
 from symacct.parallel.products import product  # noqa: F401  registers the laws of products
+from symacct.parallel.repeated import entrance, nodes_of, passed_on, renamed
 from symacct.symbols import symbol
 
 _POINTS = 4
@@ -100,10 +101,11 @@ class Sharder:
 
     def _loop(self, loop: Loop) -> None:
         """A region whose carried values have, after it, the layout that they came in with."""
-        carried = {ref.value for node in _nodes(loop.items) for ref in node.refs if ref.back}
+        carried = {ref.value for node in nodes_of(loop.items) for ref in node.refs if ref.back}
+        loose = passed_on(loop, carried)  # these may be summands from one repetition to the next
         self._settle_before(loop)
         before, outer = self._state(), self.out
-        guess = {value: self._entering(value, outer) for value in carried}
+        guess = {value: self._entering(value, outer, value in loose) for value in carried}
         for _ in range(4):
             self._restore(before)
             self.out = []
@@ -113,37 +115,42 @@ class Sharder:
                 self._item(item)
             self.loops.pop()
             found = {value: self.layouts[value] for value in carried}
-            settled = {value: self._settled_kind(value) if isinstance(x, Summand) else x for value, x in found.items()}
+            settled = {value: self._settled_kind(value) if isinstance(x, Summand) and value not in loose else x for value, x in found.items()}
             if settled == guess:
                 break
             guess = settled
         body, self.out = self.out, outer
         for value, layout in guess.items():
-            if isinstance(self.layouts[value], Summand):
+            if isinstance(self.layouts[value], Summand) and value not in loose:
                 body = self._summed(body, value, layout)
-        for value in carried:
+        for value in carried - loose:
             self._enter(value, guess[value])
         self.out.append(replace(loop, items=tuple(body)))
 
     def _settle_before(self, loop: Loop) -> None:
         """Sum what a region reads from outside once, before it, rather than in each of its repetitions."""
-        inside = {out.value for node in _nodes(loop.items) for out in node.outputs}
-        for node in _nodes(loop.items):
+        inside = {out.value for node in nodes_of(loop.items) for out in node.outputs}
+        for node in nodes_of(loop.items):
             for ref in node.refs:
                 if not ref.back and ref.value not in inside and isinstance(self.layouts.get(ref.value), Summand) and node.phase != "optimizer":
                     self._placing(replace(node, arguments=(("self", Ref(ref.value)),), outputs=())).settle("self")
                     self.outside.add(ref.value)
 
     def _summed(self, body: list[Item], value: str, layout: Layout) -> list[Item]:
-        """The region with the summands of a carried value summed at its end, where the next iteration takes them up."""
+        """The region with the summands of a carried value summed: where an op of it asks for that, else at its end, where
+        the next iteration takes them up.
+        """
         tensor, ranks = self.tensors[value], self.division.ranks
         summand, maker = self.fresh(value), self.maker[value]
-        op = "c10d.reduce_scatter" if isinstance(layout, Part) else "c10d.all_reduce"
         out = Tensor(value, local_shape(tensor.shape, layout, ranks), tensor.dtype, value, tensor.times)
+        known = self.versions.get((maker.phase, value, layout))
         self.layouts[summand], self.layouts[value] = self.layouts[value], layout
         self.storages |= {value: out.bytes} | ({summand: tensor.bytes} if tensor.storage == value else {})
+        if known is not None:
+            return [renamed(renamed(item, value, summand), known, value, out) for item in body]
+        op = "c10d.reduce_scatter" if isinstance(layout, Part) else "c10d.all_reduce"
         node = Node(self.fresh(value), op, (("self", Ref(summand)),), (out,), maker.phase, maker.module, maker.source, notes=self.notes)
-        return [*(_renamed(item, value, summand) for item in body), node]
+        return [*(renamed(item, value, summand) for item in body), node]
 
     def _state(self) -> tuple[Any, ...]:
         return dict(self.layouts), dict(self.conditions), list(self.refusals), {k: list(v) for k, v in self.kept_as.items()}, dict(self.storages), dict(self.versions), dict(self.made)
@@ -154,27 +161,15 @@ class Sharder:
         self.kept_as, self.storages = {k: list(v) for k, v in kept.items()}, dict(storages)
         self.versions, self.made = dict(versions), dict(made)
 
-    def _candidate(self, value: str, before: list[Item]) -> Node | None:
-        """The node before a loop that gives the first iteration what `value` gives the later ones."""
-        shape = self.tensors[value].shape
-        for item in reversed(before):
-            if isinstance(item, Node) and item.op not in SOURCES and item.outputs and item.outputs[0].value in self.tensors:
-                if self.tensors[item.outputs[0].value].shape == shape:
-                    return item
-        return None
-
-    def _entering(self, value: str, before: list[Item]) -> Layout:
-        node = self._candidate(value, before)
-        layout = self.layouts[node.outputs[0].value] if node else WHOLE
-        return self._settled_kind(value) if isinstance(layout, Summand) else layout
+    def _entering(self, value: str, before: list[Item], loose: bool) -> Layout:
+        found = entrance(value, self.maker, self.tensors, before)
+        layout = self.layouts[found[1]] if found else WHOLE
+        return self._settled_kind(value) if isinstance(layout, Summand) and not loose else layout
 
     def _enter(self, value: str, layout: Layout) -> None:
-        node = self._candidate(value, self.out)
-        if node is None:
-            return
-        first = node.outputs[0].value
-        if self.layouts[first] != layout:
-            self._placing(replace(node, arguments=(("self", Ref(first)),), outputs=())).want("self", layout)
+        found = entrance(value, self.maker, self.tensors, self.out)
+        if found is not None and self.layouts[found[1]] != layout:
+            self._placing(replace(found[0], arguments=(("self", Ref(found[1])),), outputs=())).want("self", layout)
 
     # Nodes
 
@@ -312,29 +307,6 @@ class Sharder:
         if isinstance(argument, tuple):
             return tuple(self._argument(f"{name}.{k}", part, chosen) for k, part in enumerate(argument))
         return argument
-
-
-def _nodes(items: Iterable[Item]) -> Iterable[Node]:
-    for item in items:
-        if isinstance(item, Loop):
-            yield from _nodes(item.items)
-        else:
-            yield item
-
-
-def _renamed(item: Item, old: str, new: str) -> Item:
-    """The item with a value of this iteration called otherwise."""
-    if isinstance(item, Loop):
-        return replace(item, items=tuple(_renamed(inner, old, new) for inner in item.items))
-    name = lambda value: new if value == old else value  # noqa: E731
-    outputs = tuple(replace(out, value=name(out.value), storage=name(out.storage)) for out in item.outputs)
-    return replace(item, arguments=tuple((key, _rename(a, old, new)) for key, a in item.arguments), outputs=outputs)
-
-
-def _rename(argument: Any, old: str, new: str) -> Any:
-    if isinstance(argument, tuple):
-        return tuple(_rename(part, old, new) for part in argument)
-    return replace(argument, value=new) if isinstance(argument, Ref) and argument.value == old and not argument.back else argument
 
 
 __all__ = ["SUMMAND", "Division", "Refusal", "Sharder", "Unsupported"]
