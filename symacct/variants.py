@@ -68,18 +68,20 @@ class Variant:
 
     `symbolic`: bytes of an element stay symbols, `w_p` of parameters, `w_g` of gradients, `w_o` of optimizer
     state, `w_a` of everything else that has the model's dtype. `optimizer`: one of OPTIMIZERS in place of the
-    model's own.
+    model's own. `early_stop`: whether what is recomputed ends as soon as backward has all that it needs, as
+    torch's checkpoint does unless told otherwise.
     """
 
     recipe: Recipe | None = None
     accumulated: bool = False
     symbolic: bool = False
     optimizer: str = ""
+    early_stop: bool = True
 
     @property
     def trains(self) -> bool:
         """Whether it concerns training alone."""
-        return self.recipe is not None or self.accumulated or bool(self.optimizer)
+        return self.recipe is not None or self.accumulated or bool(self.optimizer) or not self.early_stop
 
     @property
     def text(self) -> str:
@@ -88,6 +90,7 @@ class Variant:
         words += [f"recipe {self.recipe.name}"] if self.recipe else []
         words += ["last of several micro-batches"] if self.accumulated else []
         words += ["symbolic widths"] if self.symbolic else []
+        words += [] if self.early_stop else ["recomputation without early stop"]
         return ", ".join(words)
 
     @property
@@ -97,7 +100,18 @@ class Variant:
             return f"--optimizer {self.optimizer}"
         if self.recipe:
             return f"--recipe {self.recipe.name}"
-        return "--accumulate" if self.accumulated else "--widths symbolic"
+        if self.accumulated:
+            return "--accumulate"
+        return "--widths symbolic" if self.symbolic else "--no-early-stop"
+
+    @property
+    def beyond_runs(self) -> str:
+        """The first option under which no plain step in float32 or a cast model runs; empty where there is none."""
+        if self.optimizer in EIGHT_BIT:
+            return f"--optimizer {self.optimizer}"
+        if self.recipe:
+            return f"--recipe {self.recipe.name}"
+        return "--accumulate" if self.accumulated else "--widths symbolic" if self.symbolic else ""
 
 
 def variant(
@@ -105,6 +119,7 @@ def variant(
     accumulate: bool = False,
     widths: str | None = None,
     optimizer: str | None = None,
+    early_stop: bool = True,
 ) -> Variant:
     """The variant by its options. Raises ModelFileError for unknown names and for a contradiction."""
     optimizer = optimizer.lower() if optimizer else ""
@@ -126,4 +141,4 @@ def variant(
         raise ModelFileError(
             f"--optimizer {optimizer} says which width its state has; leave out --widths symbolic"
         )
-    return Variant(RECIPES[recipe] if recipe else None, accumulate, widths == "symbolic", optimizer)
+    return Variant(RECIPES[recipe] if recipe else None, accumulate, widths == "symbolic", optimizer, early_stop)

@@ -29,9 +29,10 @@ from symacct.targets import graph_of, source_of
 from symacct.tracing.autocast import emulating
 from symacct.tracing.build import Builder
 from symacct.tracing.inference import CACHED
-from symacct.tracing.preparation import prepared
 from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
+from symacct.tracing.variation import varied
+from symacct.variants import Variant
 from symacct.verify_findings import Findings
 from symacct.verify_lifting import lifted
 from symacct.verify_points import Point, degenerate_points, generic_points, scaled_points
@@ -49,22 +50,29 @@ _FUSED_BACKWARD = "aten._scaled_dot_product_"
 def verify(
     target: str | ModelSource, mode: str = "train", device: str = "cuda", points: int = 5, seed: int = 0,
     graph: Graph | None = None, lifting: bool = True, dtype: str | None = None, checkpoint: str | None = None,
-    parallel: str | None = None,
+    parallel: str | None = None, asked: Variant | None = None,
 ) -> Certificate:
     """The certificate of a target's formulas, from at least `points` random points.
 
     `lifting` also derives the formulas a second time, from runs at plain numbers.
     `parallel` also compares one rank's share at these degrees, such as "tp=2,sp", with torch's own parallelism.
+    `asked` is what is asked of the step beside its code: another optimizer, recomputation without early stop.
     `graph` is the graph to test when it is at hand; else it is derived, or read when the target is a stored one.
     Raises Unsupported when no model is at hand to run, and what deriving raises.
     """
+    asked = asked or Variant()
+    if asked.beyond_runs:
+        raise Unsupported(
+            f"{target if isinstance(target, str) else target.name}: verify runs plain steps of one precision, none with "
+            f"{asked.beyond_runs}; verify it without, the rest of the formulas is the same"
+        )
     if isinstance(target, ModelSource):
-        source, name = prepared(target, dtype, checkpoint), target.name
+        source, name = varied(target, asked, dtype, checkpoint), target.name
     else:
         source, name = None, target
     if graph is None:
-        graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint)
-    source = source or prepared(model_behind(name, graph), dtype, checkpoint)
+        graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint, asked)
+    source = source or varied(model_behind(name, graph), asked, dtype, checkpoint)
     degrees = None if parallel is None else read_degrees(parallel)
     ranks = None if degrees is None else _ranks(source, graph, degrees, seed)
     verification = _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting)

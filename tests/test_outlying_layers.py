@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import symacct
+from symacct.errors import SizeError
 from symacct.outliers import ends_of
 from symacct.records import Record, Trace, Value
 from symacct.symbols import symbol
@@ -57,6 +58,10 @@ def test_layers_of_another_width_stand_apart(name):
     assert (found["flops.forward"] - 4 * B * d * widths).expand() == 0
     assert (found["bytes.saved"] - 4 * B * (L * d + widths)).expand() == 0  # each layer's input, and its relu's output
     assert "bytes.peak" in found
+    if name == "first two":  # at depth 1 there is one of them, and no layer less
+        assert ledger.at(B=2, L=2, d=4, f=8, g=12)["params.total"] == 2 * (9 * 12 + 4)
+        with pytest.raises(SizeError, match="L > 1"):
+            ledger.at(B=2, L=1, d=4, f=8, g=12)
     if name == "both ends":
         checks = ledger.verify(points=1).checks
         assert all(c.equal for c in checks) and {"bytes.saved", "bytes.peak"} <= {c.quantity for c in checks}

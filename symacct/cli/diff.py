@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from symacct.cli.options import debug, formats, graph_of, priced, sized, traced
+from symacct.cli.options import asked_of, debug, formats, graph_of, priced, sized, traced, trained
 
 
 @click.command()
@@ -21,6 +21,7 @@ from symacct.cli.options import debug, formats, graph_of, priced, sized, traced
 )
 @click.option("--solve", metavar="SIZE", help="The size to solve the crossover for.")
 @traced
+@trained
 @sized
 @priced
 @formats("text", "json")
@@ -33,7 +34,7 @@ def diff(a: str, b: str, form: str, mapping: tuple[str, ...], solve: str | None,
 
     chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
     traced_as = [options[name] for name in ("mode", "device", "dtype", "checkpoint")]
-    one, other = (Ledger(graph_of(target, *traced_as), chosen, options["allow_unknown"]) for target in (a, b))
+    one, other = (Ledger(graph_of(target, *traced_as, asked_of(options)), chosen, options["allow_unknown"]) for target in (a, b))
     two = pair(one, other, options["at"], options["given"], mapping, solve)
     if form == "json":
         click.echo(as_json(two))

@@ -74,6 +74,9 @@ trained = _all(
         help="In place of the model's own, one of torch.optim's at its defaults (adamw, sgd, muon, …), or adamw8bit.",
     ),
     click.option(
+        "--no-early-stop", is_flag=True, help="What is recomputed runs to its end, as under set_checkpoint_early_stop(False)."
+    ),
+    click.option(
         "--accumulate", is_flag=True, help="The step is the last of several micro-batches: it adds to gradients."
     ),
     click.option(
@@ -138,7 +141,13 @@ def graph_of(target: str, mode: str, device: str, dtype: str | None = None, chec
 
 def asked_of(options: dict[str, Any]) -> Variant:
     """What the options of `trained` ask for; nothing under a verb that has none."""
-    return variant(options.get("recipe"), options.get("accumulate", False), options.get("widths"), options.get("optimizer"))
+    return variant(
+        options.get("recipe"),
+        options.get("accumulate", False),
+        options.get("widths"),
+        options.get("optimizer"),
+        not options.get("no_early_stop", False),
+    )
 
 
 def ledger_of(target: str, options: dict[str, Any]) -> Ledger:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from symacct.cli.options import debug, formats, say, traced
+from symacct.cli.options import asked_of, debug, formats, say, traced, trained
 
 
 @click.command()
 @click.argument("target")
 @traced
+@trained
 @click.option(
     "--points",
     type=click.IntRange(min=1),
@@ -27,14 +30,18 @@ from symacct.cli.options import debug, formats, say, traced
 @debug
 def verify(
     target: str, mode: str, device: str, dtype: str | None, checkpoint: str | None, points: int, seed: int,
-    parallel: str | None, form: str,
+    parallel: str | None, form: str, **options: Any,
 ) -> int:
-    """Run TARGET at random sizes and compare what is seen with the formulas. Exit 1 if they differ."""
+    """Run TARGET at random sizes and compare what is seen with the formulas. Exit 1 if they differ.
+
+    --optimizer and --no-early-stop are run as asked; a step in two precisions, over micro-batches, with widths as
+    symbols or with an 8-bit optimizer is not run, and refused.
+    """
     from symacct.report.proved import as_json, as_text
     from symacct.verify import verify as run
 
     say(f"running {target} at {points} random points …")
-    certificate = run(target, mode, device, points=points, seed=seed, dtype=dtype, checkpoint=checkpoint, parallel=parallel)
+    certificate = run(target, mode, device, points=points, seed=seed, dtype=dtype, checkpoint=checkpoint, parallel=parallel, asked=asked_of(options))
     if form == "json":
         click.echo(as_json(certificate))
     else:

@@ -24,6 +24,7 @@ from symacct.tracing.lifetimes import with_memory
 from symacct.tracing.limits import Special, bounded, special
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
+from symacct.tracing.shallow import deep_enough
 from symacct.tracing.source import ModelSource
 from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, speaks_of
 
@@ -69,11 +70,11 @@ class Builder:
         """Tell layers at the ends of lists by their place, where they are of other sizes than all between."""
         deepest = max(self._runs.values(), key=lambda run: len(run.records), default=None)
         self._ends = ends_of(deepest) if deepest is not None and self._bases else {}
-        more = max((first + last for first, last in self._ends.values()), default=0)
+        more = max(map(sum, self._ends.values()), default=0)
         self._bases = {name: least + more for name, least in self._bases.items()}
         for run in self._runs.values():
             run.ends = self._ends
-        self.remarks = []
+        self.remarks.clear()
         return bool(self._ends)
 
     def _graph(self, target: str) -> Graph:
@@ -99,7 +100,7 @@ class Builder:
             assumptions=tuple(a for a in domain.assumptions if not numeric(a)), items=made, values=dict(self.source.values),
             remarks=tuple(self.remarks), storages=lowering.storages,
         )
-        graph = with_memory(graph, lowering, structural)
+        graph = with_memory(deep_enough(graph, self.concrete, self.source.dims), lowering, structural)
         if self.sampled_in is None:
             guards = symbolic.guards if symbolic is not None else []
             graph = bounded(graph, self.source, guards, self.concrete, self._base(structural))
@@ -118,8 +119,8 @@ class Builder:
         """The run at these sizes; each point once."""
         key = tuple(sorted(sizes.items()))
         if key not in self._runs:
-            self._runs[key] = trace_concrete(self.source, self.mode, self.device, dict(sizes))
-            self._runs[key].ends = self._ends
+            made = self._runs[key] = trace_concrete(self.source, self.mode, self.device, dict(sizes))
+            made.ends = self._ends
         return self._runs[key]
 
     def _symbolic(self) -> tuple[Trace | None, list[Pin]]:

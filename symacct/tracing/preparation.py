@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from symacct.dtypes import checked
 from symacct.errors import ModelFileError
@@ -51,6 +51,24 @@ def prepared(source: ModelSource, dtype: str | None = None, recompute: str | Non
         return given if dtype is None else tree_map_only(torch.Tensor, lambda t: _converted(t, DTYPES[dtype]), given)
 
     return replace(source, model=model, inputs=inputs)
+
+
+def without_early_stop(source: ModelSource) -> ModelSource:
+    """The source whose checkpoints, the code's own ones too, recompute to their ends."""
+
+    def model(sizes: Mapping[str, Any]) -> nn.Module:
+        built = private.own_copy(unwrapped(source.model(sizes)), private.active_fake_mode())
+        kind = type(built)
+
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with set_checkpoint_early_stop(False):
+                return super(made, self).__call__(*args, **kwargs)
+
+        names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        built.__class__ = made = type(kind.__name__, (kind,), names)
+        return built
+
+    return replace(source, model=model)
 
 
 # The dtype

@@ -12,7 +12,7 @@ from symacct.graph import Graph
 from symacct.quantised import eight_bit
 from symacct.tracing.build import Builder
 from symacct.tracing.masters import Made, MasterWeights
-from symacct.tracing.preparation import DTYPES, prepared
+from symacct.tracing.preparation import DTYPES, prepared, without_early_stop
 from symacct.tracing.source import ModelSource
 from symacct.tracing.stepping import checked
 from symacct.variants import EIGHT_BIT, Recipe, Variant
@@ -33,8 +33,6 @@ def graph_of(
     Raises what tracing raises, and ModelFileError where what is asked contradicts itself.
     """
     asked = asked or Variant()
-    if asked.optimizer:
-        source = replace(source, optimizer=_named(asked.optimizer))
     if asked.trains and mode != "train":
         raise ModelFileError(
             f"{target}: {asked.text} says how to train, and mode {mode} does not; leave it out, or derive "
@@ -83,6 +81,10 @@ def varied(
     source: ModelSource, asked: Variant, dtype: str | None = None, recompute: str | None = None
 ) -> ModelSource:
     """The source as a variant of it is traced. Raises ModelFileError where options contradict each other."""
+    if asked.optimizer:
+        source = replace(source, optimizer=_named(asked.optimizer))
+    if not asked.early_stop:
+        return without_early_stop(varied(source, replace(asked, early_stop=True), dtype, recompute))
     recipe = asked.recipe
     if recipe is None:
         return replace(prepared(source, dtype, recompute), accumulated=asked.accumulated)
