@@ -129,6 +129,14 @@ def _named_by_place(trace: Trace, positions: Sequence[Position]) -> Trace:
     return replace(trace, records=records, storages={number: renamed(size) for number, size in trace.storages.items()})
 
 
+def repeated(position: Position, runs: Sequence[Run]) -> tuple[Run, tuple[int, ...], Record]:
+    """A run that repeats a leaf, and a repetition behind the first one, which reads what the one before it left."""
+    again = (run for run in runs if len({iteration[-1:] for iteration, _ in run.at.get(position, ())}) > 1)
+    shown = next(again, runs[0])
+    entries = shown.at[position]
+    return (shown, *entries[min(1, len(entries) - 1)])
+
+
 def first_of(run: Run, record: Record, number: int) -> Any:
     return record.outputs[run.groups[id(record)][number][0]]
 

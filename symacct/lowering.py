@@ -33,6 +33,7 @@ from symacct.located import (
     first_of,
     item_text,
     numel,
+    repeated,
     total_of,
 )
 from symacct.records import Record, Use, Value
@@ -86,20 +87,13 @@ class Lowering:
         if not entries:
             raise TraceError(f"no run shows {item_text(self.items, position)}; trace at a greater depth")
         _, record = entries[min(1, len(entries) - 1)]
-        here = _Here(self, position, record, loops, *self._repeated(position))
+        here = _Here(self, position, record, loops, *repeated(position, (self.model, *self.concrete)))
         outputs = tuple(here.output(number) for number in range(len(self.model.groups[id(record)])))
         self.tensors.update((out.value, out) for out in outputs)
         return Node(
             self.names[position], record.op, here.arguments(), outputs, record.phase, self._path(position, "module"),
             record.source, self._path(position, "name"), record.notes,
         )
-
-    def _repeated(self, position: Position) -> tuple[Run, tuple[int, ...], Record]:
-        """A run that repeats this leaf, and a repetition behind the first one: it reads what the one before left."""
-        again = lambda run: len({iteration[-1:] for iteration, _ in run.at.get(position, ())}) > 1  # noqa: E731
-        shown = next((run for run in (self.model, *self.concrete) if again(run)), self.model)
-        entries = shown.at[position]
-        return (shown, *entries[min(1, len(entries) - 1)])
 
     def _path(self, position: Position, attribute: str) -> str:
         """A module path or name, with a star for each index in which the repetitions of the leaf differ."""
@@ -317,8 +311,7 @@ class _Here:
         position, iteration, number = self.shown.maker[value]
         same_loop = position[:-1] == self.position[:-1] and len(position) > 1
         back = self.iteration[-1] - iteration[-1] if same_loop else 0
-        name = self._name(position, number)
-        shape = None
+        name, shape = self._name(position, number), None
         later = name not in self.lowering.tensors  # made further down, in an iteration before this one
         if name in self.lowering.merged or ((back or not same_loop) and (later or self._indexed(name))):
             rank = len(self.shown.values[value].shape)
