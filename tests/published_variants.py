@@ -145,10 +145,10 @@ def korthikanti_block(again: bool) -> Ledger:
 class BertBlock(nn.Module):
     """A post-norm block; the two products of attention one by one."""
 
-    def __init__(self, d, h, f, dropout):
+    def __init__(self, d, h, f, dropout, d_h=None):
         super().__init__()
         self.attn = gpt.Attention(
-            d, h, None, True, gpt.Core(False, dropout), lambda part, *given: part(*given)
+            d, h, d_h, True, gpt.Core(False, dropout), lambda part, *given: part(*given)
         )
         self.mlp = gpt.Feed(d, f, True, nn.GELU)
         self.norm1, self.norm2, self.drop1, self.drop2 = (
@@ -161,6 +161,17 @@ class BertBlock(nn.Module):
     def forward(self, x):
         x = self.norm1(x + self.drop1(self.attn(x)))
         return self.norm2(x + self.drop2(self.mlp(x)))
+
+
+@cache
+def wide_block() -> Ledger:
+    """One block whose heads are together wider than the model, as T5-11B's are."""
+    return symacct.derive(
+        model=lambda d, h, f, d_h: BertBlock(d, h, f, 0.1, d_h),
+        inputs=lambda B, T, d: torch.randn(B, T, d),
+        optimizer=gpt.stateless,
+        dims={"B": 2, "T": 16, "d": 32, "h": 4, "d_h": 24, "f": 80},
+    )
 
 
 class MaskedBert(nn.Module):

@@ -13,6 +13,7 @@ from published_language_models import decoder, forward_of, number, parameters_of
 
 import symacct
 from symacct.conventions import convention
+from symacct.expressions import parse
 from symacct.graph import total_over
 from symacct.symbols import symbol
 
@@ -303,6 +304,32 @@ def test_electras_numbers():
     large = {"V": 50_265, "L": 24, "d": 1024, "h": 16, "f": 4096}
     roberta = number(printed, **BERT | large, B=8000) * 500_000
     assert roberta == pytest.approx(3.187221435776e21, rel=1e-12)
+
+
+ATTENTION = (
+    "3*2*d*q + 3*q + 2*q*T + 5*T*h + 4*T*h + T*h + 2*{w}*T + 2*{w}*d + d + 4*d + d + {norm}".replace("q", "h*d_h")
+)
+FEED = "2*d*f + 8*f + f + 2*d*f + d + 4*d + d + 5*d"
+
+
+def test_electras_script_takes_the_width_of_all_heads_for_the_models():
+    """Values weighed and projected are h·d_h wide, not d: of T5-11B 16,384 and 1,024."""
+    ledger = under(other.wide_block(), "electra")
+    wide, norm = "h*d_h", "5*d"
+    step = f"flops.forward = B T ({ATTENTION.format(w=wide, norm=norm)} + {FEED})"
+    assert ledger.check(step).verdict == "equal"
+    found = ledger.check(step.replace(ATTENTION.format(w=wide, norm=norm), ATTENTION.format(w="d", norm=norm)))
+    assert found.verdict == "refuted"
+    # the scores cost as much as the weighed values: the difference is one of the two
+    assert {term.module for term in found.terms} == {"attn.core.scores", "attn.core.mix", "attn.proj"}
+    q = symbol("h") * symbol("d_h")
+    assert same(found.difference, 2 * B * T * (q - d) * (T + d))
+    # 2048 sequences, a million steps; encoder and decoder, which attends twice and has all its logits
+    sizes = {"B": 2048, "T": 512, "V": 32_000, "d": 1024, "h": 128, "d_h": 128, "f": 65_536}
+    printed = ATTENTION.format(w="d", norm="5")
+    ends = f"2*({ENDS.partition(' + m')[0]}) + T*{ENDS.partition(' + m')[2]}"
+    both = parse(f"2*10**6*B*(24*T*(3*({printed}) + 2*({FEED})) + {ends})".replace("T(", "T*("))
+    assert number(both, **sizes) == pytest.approx(4.581900124212429e22, rel=1e-12)
 
 
 # kipply, "Transformer Inference Arithmetic" and "LLM Parameter Counting": 52B, d = 8192, L = 64, in float16.
