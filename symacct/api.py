@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -10,8 +11,10 @@ from symacct import account
 from symacct.certificate import Certificate
 from symacct.conventions import convention as named
 from symacct.errors import ModelFileError, Unsupported
+from symacct.graph import Graph
+from symacct.regions import Region, region
 from symacct.report.answer import answer
-from symacct.targets import graph_of
+from symacct.targets import graph_of, is_stored
 from symacct.variants import variant
 
 MODES = ("train", "forward", "prefill", "decode")
@@ -22,6 +25,24 @@ class Ledger(account.Ledger):
     """The ledger of a target, with the verbs as methods. `origin` is what it was derived from, dtype and checkpoint."""
 
     origin: tuple[Any, str | None, str | None] | None = None
+    elsewhere: Callable[[Region], Graph] | None = None  # the graph of the way that code takes in another region
+
+    def at(self, **sizes: int) -> dict[str, int]:
+        """Every formula in exact integers at these sizes; a config's own numbers stand for sizes that are left out, and
+        d/h for the width of a head that no number tells.
+
+        Where the model's code takes another way at these sizes (a window that is full, T >= W), it is traced there.
+        Raises SizeError where a size is missing or excluded.
+        """
+        known = {**self.graph.values, **sizes}
+        if "d_h" in self.graph.symbols and {"d", "h"} <= known.keys() and known["d"] % known["h"] == 0:
+            known.setdefault("d_h", known["d"] // known["h"])
+        where = Region((), known)
+        if self.elsewhere is not None and where.broken(self.graph.assumptions, {}):
+            graph = self.elsewhere(where)
+            if not where.broken(graph.assumptions, {}):
+                return account.Ledger(graph, self.convention, self.allow_unknown).at(**known)
+        return super().at(**known)
 
     def latex(
         self,
@@ -86,6 +107,7 @@ def derive(
     widths: str | None = None,
     convention: str | None = None,
     allow_unknown: bool = False,
+    given: Iterable[str] | str = (),
     **switches: str | None,
 ) -> Ledger:
     """The ledger of a target, or of a model and its inputs given as functions of sizes (or ready, with `dims={}`).
@@ -95,7 +117,8 @@ def derive(
     recomputes each block ("full"), the attention cores alone ("selective"), or the modules whose paths fit a pattern,
     by torch's own checkpoint. `recipe` ("autocast", "mixed", "megatron",
     "playbook") trains in two precisions; `accumulate` adds to gradients that earlier micro-batches left; `widths`
-    ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a.
+    ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a. `given` tells by comparisons ("T >= W")
+    which way the code takes where sizes decide it.
 
     >>> ledger = derive("gpt2")
     >>> ledger.at(B=1, T=1024, V=50257, L=12, d=768, h=12, f=3072)["params.total"]
@@ -107,17 +130,18 @@ def derive(
     if target is None and (model is None or inputs is None):
         raise ModelFileError("nothing to derive: name a target, or give model=, inputs= and dims= (dims={} if both are ready)")
     if target is not None:
-        made = Ledger(graph_of(target, mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
-        made.origin = (target, dtype, checkpoint)
-        return made
-    from symacct.tracing.model_file import model_source
-    from symacct.tracing.variation import graph_of as traced
+        source: Any = target
+        again = partial(graph_of, target, mode, device, dtype, checkpoint, asked)
+    else:
+        from symacct.tracing.model_file import model_source
+        from symacct.tracing.variation import graph_of as traced
 
-    source = model_source(
-        "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=_own(optimizer), meanings=meanings, cache=cache
-    )
-    made = Ledger(traced(source, "the model", mode, device, dtype, checkpoint, asked), chosen, allow_unknown)
-    made.origin = (source, dtype, checkpoint)
+        source = model_source(
+            "the model", dims=dims or {}, model=_function(model), inputs=_function(inputs), loss=loss, optimizer=_own(optimizer), meanings=meanings, cache=cache
+        )
+        again = partial(traced, source, "the model", mode, device, dtype, checkpoint, asked)
+    made = Ledger(again(region(_texts(given), {})), chosen, allow_unknown)
+    made.origin, made.elsewhere = (source, dtype, checkpoint), None if is_stored(str(target)) else again
     return made
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from symacct.errors import GraphError, ModelFileError
 from symacct.graph import Graph
+from symacct.regions import Region
 from symacct.storage import load, loads
 from symacct.variants import Variant
 
@@ -35,9 +36,12 @@ def _folders() -> Iterator[Any]:
 
 
 def graph_of(
-    target: str, mode: str = "train", device: str = "cuda", dtype: str | None = None, checkpoint: str | None = None, asked: Variant | None = None
+    target: str, mode: str = "train", device: str = "cuda", dtype: str | None = None, checkpoint: str | None = None, asked: Variant | None = None,
+    region: Region | None = None,
 ) -> Graph:
     """The graph of a target, in another dtype, with recomputation or as a variant if asked. Torch is imported only to trace.
+
+    Where code takes one way or another by its sizes, the way is that of `region`; a stored graph is of the way it took.
 
     Raises ModelFileError when the target is nothing of the four kinds, and what tracing or reading raises.
     """
@@ -46,7 +50,7 @@ def graph_of(
         return _checked_mode(stored, target, mode, device, dtype, checkpoint, asked)
     from symacct.tracing.variation import graph_of as traced
 
-    return traced(source_of(target), target, mode, device, dtype, checkpoint, asked)
+    return traced(source_of(target), target, mode, device, dtype, checkpoint, asked, region)
 
 
 def source_of(target: str, dtype: str | None = None, checkpoint: str | None = None) -> Any:

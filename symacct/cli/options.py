@@ -16,6 +16,7 @@ from symacct.variants import RECIPES, Variant, variant
 if TYPE_CHECKING:
     from symacct.account import Ledger
     from symacct.graph import Graph
+    from symacct.regions import Region
     from symacct.report.answer import Answer
 
 Command = Callable[..., Any]
@@ -105,7 +106,8 @@ sized = _all(
         "--given",
         multiple=True,
         metavar="'f=4*d'",
-        help="A relation between sizes, a divisibility 'h | d', or for derive, latex and check an order 'T << d'.",
+        help="A relation between sizes, a divisibility 'h | d', a comparison 'T >= W', or for derive, latex and "
+        "check an order 'T << d'.",
     ),
 )
 
@@ -127,13 +129,21 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def graph_of(target: str, mode: str, device: str, dtype: str | None = None, checkpoint: str | None = None, asked: Variant | None = None) -> Graph:
+def graph_of(
+    target: str,
+    mode: str,
+    device: str,
+    dtype: str | None = None,
+    checkpoint: str | None = None,
+    asked: Variant | None = None,
+    region: Region | None = None,
+) -> Graph:
     """The graph of a target; what tracing remarked goes to stderr."""
     from symacct import targets
 
     if sys.stderr.isatty() and target not in targets.catalogue():
         say(f"tracing {target} …")
-    graph = targets.graph_of(target, mode, device, dtype, checkpoint, asked)
+    graph = targets.graph_of(target, mode, device, dtype, checkpoint, asked, region)
     for remark in graph.remarks:
         say(f"note: {remark}")
     return graph
@@ -153,11 +163,14 @@ def asked_of(options: dict[str, Any]) -> Variant:
 def ledger_of(target: str, options: dict[str, Any]) -> Ledger:
     """A target's ledger under the options of `traced` and `priced`."""
     from symacct.account import Ledger
+    from symacct.regions import region
     from symacct.report.relations import numbers
 
     chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
-    numbers(options["at"])
-    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"], asked_of(options))
+    where = region(options["given"], numbers(options["at"]))
+    graph = graph_of(
+        target, options["mode"], options["device"], options["dtype"], options["checkpoint"], asked_of(options), where
+    )
     return Ledger(graph, chosen, options["allow_unknown"])
 
 

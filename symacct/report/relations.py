@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import sympy as sp
 from sympy import Expr
 
+from symacct.comparisons import excludes
 from symacct.domain import Domain
 from symacct.errors import SizeError
 from symacct.expressions import parse, to_text
 from symacct.graph import Assumption
+from symacct.regions import comparison
 from symacct.symbols import symbol
 
 Way = tuple[sp.Symbol, Expr]
@@ -58,7 +61,7 @@ class Relations:
             numbers[name] = told
         full = {symbol(name): sp.Integer(value) for name, value in known.items()}
         for a in self.conditions:
-            if (a.left.free_symbols | a.right.free_symbols) <= set(full) and not a.holds(full):
+            if _symbols(a) <= set(full) and not a.holds(full):
                 raise SizeError(f"{_spelled(a, full)} breaks {a.short} (--given)")
         return known
 
@@ -76,6 +79,10 @@ def relations(texts: Iterable[str], names: Collection[str]) -> Relations:
         if sign:
             sides = _read(left, words), _read(right, words)
             made = _dividing(_meaning(made, sides, heads), *(side.xreplace(heads) for side in sides))
+            continue
+        compared = comparison(text, words)
+        if compared is not None:
+            made = _compared(_meaning(made, compared.args, heads), compared.xreplace(heads))
             continue
         left, sign, right = text.replace("==", "=").partition("=")
         if not sign and re.search(r"<<|>>|≪|≫", text):
@@ -121,7 +128,9 @@ def agreeing(known: Relations, own: Iterable[Assumption]) -> None:
             rest = sp.expand(left - right)
             broken = rest != 0 and _one_sign(rest)
         else:
-            broken = left is sp.false
+            broken = left is sp.false or any(
+                excludes(left, b.left) for b in known.conditions if b.kind == "branch"
+            )
         if broken:
             where = f" (asked at {a.source})" if a.source and a.source != "--given" else ""
             raise SizeError(f"--given {', '.join(known.texts)} contradicts {a.short}{where}")
@@ -153,6 +162,15 @@ def _dividing(known: Relations, divisor: Expr, multiple: Expr) -> Relations:
     condition = Assumption("divides", multiple, divisor, "--given")
     if divisor.is_Integer and multiple.is_Integer and multiple % divisor:
         raise SizeError(f"--given {text!r} is false")
+    return replace(known, texts=(*known.texts, text), conditions=(*known.conditions, condition))
+
+
+def _compared(known: Relations, compared: Any) -> Relations:
+    compared = compared.xreplace(dict(known.replaced))
+    text = str(compared)
+    if compared is sp.false:
+        raise SizeError(f"--given {', '.join(known.texts)} contradicts a comparison beside it")
+    condition = Assumption("branch", compared, None, "--given")
     return replace(known, texts=(*known.texts, text), conditions=(*known.conditions, condition))
 
 
@@ -249,5 +267,9 @@ def numbers(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _spelled(a: Assumption, numbers: Mapping[sp.Symbol, sp.Integer]) -> str:
-    sizes = sorted(a.left.free_symbols | a.right.free_symbols, key=str)
+    sizes = sorted(_symbols(a), key=str)
     return ", ".join(f"{size} = {numbers[size]}" for size in sizes)
+
+
+def _symbols(a: Assumption) -> set[sp.Symbol]:
+    return set(a.left.free_symbols) | (set() if a.right is None else set(a.right.free_symbols))

@@ -10,6 +10,7 @@ from symacct.dtypes import checked as known
 from symacct.errors import ModelFileError
 from symacct.graph import Graph
 from symacct.quantised import eight_bit
+from symacct.regions import Region, examples
 from symacct.tracing.build import Builder
 from symacct.tracing.masters import Made, MasterWeights
 from symacct.tracing.preparation import DTYPES, prepared, without_early_stop
@@ -17,6 +18,8 @@ from symacct.tracing.source import ModelSource
 from symacct.tracing.stepping import checked
 from symacct.variants import EIGHT_BIT, Recipe, Variant
 from symacct.widths import symbolic
+
+_TURNS = 4  # branches of the code that a region turns, one after another
 
 
 def graph_of(
@@ -27,8 +30,9 @@ def graph_of(
     dtype: str | None = None,
     checkpoint: str | None = None,
     asked: Variant | None = None,
+    region: Region | None = None,
 ) -> Graph:
-    """The graph of a variant of a source; the graph says which.
+    """The graph of a variant of a source; the graph says which. Of several ways through the code that of the region.
 
     Raises what tracing raises, and ModelFileError where what is asked contradicts itself.
     """
@@ -40,7 +44,7 @@ def graph_of(
         )
 
     def traced(now: str | None) -> Graph:
-        return Builder(varied(source, asked, now, checkpoint), mode, device).graph(target)
+        return _within(region, Builder(varied(source, asked, now, checkpoint), mode, device)).graph(target)
 
     if asked.symbolic and dtype == "fp32":
         raise ModelFileError(
@@ -57,6 +61,25 @@ def graph_of(
     if asked.recipe:
         said.append(f"recipe {asked.recipe.name}: {asked.recipe.meaning} ({asked.recipe.source})")
     return replace(graph, variant=asked.text, remarks=(*graph.remarks, *said))
+
+
+def _within(region: Region | None, builder: Builder) -> Builder:
+    """The builder at example sizes from which code takes the way that it takes in the region.
+
+    The builder itself where no example sizes are found: what it derives then holds elsewhere, and says where.
+    """
+    if region is None or not (region.wanted or region.sizes):
+        return builder
+    source, asked = builder.source, region.wanted
+    found = examples(source.dims, asked) if asked else None
+    made = Builder(replace(source, dims=found), builder.mode, builder.device) if found else builder
+    for _ in range(_TURNS):
+        more = region.broken(made.taken()[2].assumptions, source.values)
+        found = examples(source.dims, asked := tuple(dict.fromkeys((*asked, *more)))) if more else None
+        if found is None or found == made.source.dims:
+            return made
+        made = Builder(replace(source, dims=found), builder.mode, builder.device)
+    return made
 
 
 def of_stored(stored: str, dtype: str | None, asked: Variant) -> list[str]:

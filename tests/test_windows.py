@@ -1,0 +1,142 @@
+"""Sliding windows below and beyond their width: the way that code takes there, against real runs."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+import sympy as sp
+from hf_configs import PUBLISHED
+
+import symacct
+from symacct.account import Ledger
+from symacct.comparisons import excludes, implies, plain, told, weaker
+from symacct.errors import FormulaError, SizeError
+from symacct.regions import Region, comparison, examples
+from symacct.report.relations import agreeing, relations
+from symacct.symbols import symbol
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from test_inference import confirm, narrowed  # noqa: E402
+
+from symacct.tracing.variation import graph_of  # noqa: E402
+
+B, T, W = map(symbol, "B T W".split())
+HEAD = {"d_h": 16, "h": 4, "h_kv": 2}  # the sizes that a narrowed config keeps
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory):
+    """A small Mistral with symbols for B, T, W alone, and its ledgers by mode and region."""
+    from symacct.tracing.hf import load_config
+
+    path = tmp_path_factory.mktemp("config") / "config.json"
+    path.write_text(json.dumps(PUBLISHED["mistral-7b-v0.1"][0]))
+    source = narrowed(load_config(path), "B T W", {"V": 40, "d": 32, "f": 24})
+
+    @cache
+    def ledger(mode, beyond):
+        sizes = {"T": 20, "W": 8} if beyond else {"T": 5, "W": 8}
+        return Ledger(graph_of(source, "windowed", mode, "cuda", region=Region((), sizes)))
+
+    return source, ledger
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+@pytest.mark.parametrize("tokens", [5, 8, 20])
+def test_a_window_of_8_equals_a_real_run(windowed, mode, tokens):
+    source, ledger = windowed
+    confirm(ledger(mode, tokens >= 8), source, {"B": 2, "T": tokens, "W": 8})
+
+
+def test_a_full_window_keeps_a_token_less_and_attends_to_itself_beside(windowed):
+    """transformers keeps W - 1 tokens; the step reads these and its own."""
+    _, ledger = windowed
+    found = ledger("decode", True)
+    per_token = 2 * 2 * HEAD["h_kv"] * HEAD["d_h"] * 4  # keys and values, two layers
+    assert sp.expand(found.formulas["bytes.kv_cache"] - per_token * B * (W - 1)) == 0
+    attention = sp.Poly(found.formulas["flops.forward"], W, B).coeff_monomial(W * B)
+    assert attention == 2 * 4 * HEAD["h"] * HEAD["d_h"]
+    assert T not in found.formulas["flops.forward"].free_symbols
+
+
+def test_a_prompt_beyond_the_window_multiplies_whole_squares(windowed):
+    _, ledger = windowed
+    below, beyond = (ledger("prefill", side).formulas["flops.forward"] for side in (False, True))
+    assert sp.expand(below - beyond) == 0
+
+
+def test_numbers_of_the_other_region_are_refused_where_nothing_can_be_traced(windowed):
+    _, ledger = windowed
+    with pytest.raises(SizeError, match="breaks T"):
+        ledger("decode", False).at(B=1, T=20, W=8)
+    with pytest.raises(SizeError, match="contradicts T"):
+        agreeing(relations(["T >= W"], ["T", "W"]), ledger("decode", False).graph.assumptions)
+
+
+class Tail(torch.nn.Module):
+    """The mean of the last w of T tokens."""
+
+    def __init__(self, w):
+        super().__init__()
+        self.w = w
+
+    def forward(self, x):
+        return x[:, -self.w :].exp().sum()
+
+
+def test_a_slice_that_is_cut_short_says_so():
+    made = symacct.derive(
+        model=Tail, inputs=lambda B, T: torch.ones(B, T), dims={"B": 3, "T": 7, "w": 4}, mode="forward"
+    )
+    assert [a.text for a in made.graph.assumptions] == ["T >= w"]
+    # exp writes what it reads, and the sum writes one number
+    assert made.at(B=2, T=9, w=5)["bytes.written"] == 4 * (2 * 5 + 1)
+    assert made.at(B=2, T=3, w=5)["bytes.written"] == 4 * (2 * 3 + 1)
+    other = symacct.derive(
+        model=Tail, inputs=lambda B, T: torch.ones(B, T), dims={"B": 3, "T": 7, "w": 4}, mode="forward", given="T < w"
+    )
+    assert "w" not in {s.name for s in other.formulas["bytes.written"].free_symbols}
+
+
+# Comparisons
+
+
+def test_comparisons_are_written_plainly():
+    assert plain(1 - W < -T) == (T + 1 < W)
+    assert plain(T - W + 1 >= 0) == (T + 1 >= W)
+    assert plain(T <= W) == (T <= W)
+    assert plain(-T >= -256) == (T <= 256)
+
+
+def test_what_comparisons_say_of_each_other():
+    assert implies(T + 1 < W, T < W) and not implies(T < W, T + 1 < W)
+    assert excludes(T >= W, T < W) and not excludes(T >= W, T + 1 >= W)
+    assert excludes(T >= W, T <= W - 1) and not excludes(T >= W, T <= W)
+    assert not excludes(T < W, B < W)
+
+
+def test_an_answer_rests_on_the_comparison_that_settles_it():
+    both, hints = sp.And(W > 1, W <= T), {T: 5, W: 8}
+    assert list(told(both, False, hints)) == [W > T]
+    assert set(told(both, True, hints)) == {W > 1, W <= T}
+    assert list(told(sp.Not(both), True, hints)) == [W > T]
+    assert weaker(W > T) == (T <= W) and weaker(1 - W < 0) == (1 - W < 0)
+
+
+def test_comparisons_are_read():
+    assert comparison("T >= W") == (T >= W) and comparison("T+1<W") == (T + 1 < W)
+    assert comparison("T << W") is None and comparison("T = W") is None and comparison("h | d") is None
+    with pytest.raises(FormulaError, match="is true at all sizes"):
+        comparison("T >= T")
+
+
+def test_examples_meet_the_comparisons_with_room():
+    dims = {"B": 3, "T": 14, "W": 48, "E": 12}
+    found = examples(dims, [T >= W])
+    assert found == {"B": 3, "T": 14, "W": 10, "E": 12}  # 12 is taken, and 14 would be no room
+    assert examples(dims, [T < W]) == dims
+    assert examples(dims, [symbol("x") < T]) is None
