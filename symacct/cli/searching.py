@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from symacct.cli.options import asked_of, given_of, ledger_of, say
+from symacct.cli.options import given_of, ledger_of, say
 
 if TYPE_CHECKING:
     from symacct.account import Ledger
-    from symacct.plan.search import Setting
+    from symacct.plan.setting import Setting
     from symacct.plan.shares import Share
 
 _TENSOR = (1, 2, 4, 8, 16, 32)
@@ -34,13 +34,19 @@ def searched(target: str, form: str, options: dict[str, Any]) -> int:
     known = relations(given_of(ledger.graph, options), ledger.graph.symbols)
     asked = numbers(options["at"])
     if batch.name in asked:
-        raise SizeError(f"--search chooses {batch.name} itself, so that --batch samples make a step; leave it out of --at")
+        raise SizeError(
+            f"--search chooses {batch.name} itself, so that --batch samples make a step; leave it out of --at"
+        )
     sizes = known.completed({**ledger.graph.values, **asked}) | {batch.name: 1}
     ledger.checked({name: value for name, value in sizes.items() if name in ledger.graph.symbols})
     setting = _in_precision(setting, ledger, sizes, options)
     shares = _shares(target, ledger, sizes, batch.name, options)
     outcome = search(shares, setting, sizes, batch.name)
-    flops = float(ledger.at(**sizes)["flops.step"]) * setting.batch * (2 if ledger.convention.unit == "MAC" else 1)
+    flops = (
+        float(ledger.at(**sizes)["flops.step"])
+        * setting.batch
+        * (2 if ledger.convention.unit == "MAC" else 1)
+    )
     shown = {name: value for name, value in sizes.items() if name != batch.name}
     if form == "json":
         click.echo(as_json(outcome, setting, target, shown, flops))
@@ -56,7 +62,7 @@ def _setting(options: dict[str, Any]) -> Setting:
     from symacct.amounts import amount, whole
     from symacct.devices import card
     from symacct.errors import SizeError
-    from symacct.plan.search import Setting
+    from symacct.plan.setting import Setting
 
     device = card(options["card"])
     if options["cards"] is None or options["batch"] is None:
@@ -64,12 +70,14 @@ def _setting(options: dict[str, Any]) -> Setting:
     efficiency = 0.5 if options["mfu"] is None else float(amount(options["mfu"], "--mfu", 1))
     network = None if options["network"] is None else int(amount(options["network"], "--network"))
     return Setting(
-        whole(options["cards"], "--cards"), whole(options["batch"], "--batch"), device, options["precision"] or "", efficiency,
-        whole(options["node"] or 8, "--node"), network,
+        whole(options["cards"], "--cards"), whole(options["batch"], "--batch"), device,
+        options["precision"] or "", efficiency, whole(options["node"] or 8, "--node"), network,
     )  # fmt: skip
 
 
-def _in_precision(setting: Setting, ledger: Ledger, sizes: dict[str, int], options: dict[str, Any]) -> Setting:
+def _in_precision(
+    setting: Setting, ledger: Ledger, sizes: dict[str, int], options: dict[str, Any]
+) -> Setting:
     """The setting with the dtype that products run in."""
     from dataclasses import replace
 
@@ -82,20 +90,23 @@ def _in_precision(setting: Setting, ledger: Ledger, sizes: dict[str, int], optio
     return replace(setting, precision=precision)
 
 
-def _shares(target: str, ledger: Ledger, sizes: dict[str, int], batch: str, options: dict[str, Any]) -> list[Share]:
+def _shares(
+    target: str, ledger: Ledger, sizes: dict[str, int], batch: str, options: dict[str, Any]
+) -> list[Share]:
     """Every way that the graph allows; what a way cannot do is said on stderr."""
     from symacct.errors import Unsupported
     from symacct.plan.search import ways
     from symacct.plan.shares import share
 
-    graphs = _recomputed(target, ledger, options)
+    graphs = _traced(target, ledger, options)
     found, said = [], set()
     most = int(options["node"] or 8)
-    for way in ways([t for t in _TENSOR if t <= max(most, 1)], graphs, bool({"T", "S"} & set(ledger.graph.symbols))):
+    tensor = [t for t in _TENSOR if t <= max(most, 1)]
+    for way in ways(tensor, graphs, bool({"T", "S"} & set(ledger.graph.symbols))):
         try:
-            found.append(share(graphs[way.recompute], way, sizes, batch))
+            found.append(share(graphs[way.recompute, way.adds], way, sizes, batch))
         except Unsupported as error:
-            said.add(str(error).partition("\n")[0])
+            said.add(" ".join(line.strip() for line in str(error).split("\n")[:2]))
     for sentence in sorted(said):
         say(f"note: {sentence}")
     if not found:
@@ -103,18 +114,34 @@ def _shares(target: str, ledger: Ledger, sizes: dict[str, int], batch: str, opti
     return found
 
 
-def _recomputed(target: str, ledger: Ledger, options: dict[str, Any]) -> dict[str, Any]:
-    """The graph as it is, and with each block recomputed where the target can be traced anew."""
+def _traced(target: str, ledger: Ledger, options: dict[str, Any]) -> dict[tuple[str, bool | None], Any]:
+    """The graph as it is, and where the target can be traced anew, with each block recomputed, and of the
+    last of several micro-batches, by these two facts; None where one graph stands for one micro-batch and
+    for several.
+    """
     from symacct import targets
     from symacct.errors import SymacctError
 
-    graphs = {options["checkpoint"] or "none": ledger.graph}
-    if not targets.is_stored(target) and options["checkpoint"] is None:
+    chosen = options["checkpoint"] or "none"
+    if targets.is_stored(target):
+        return {(chosen, None): ledger.graph}
+    graphs = {(chosen, None if options["accumulate"] else False): ledger.graph}
+    more = {} if options["accumulate"] else {(chosen, True): {"accumulate": True}}
+    if options["checkpoint"] is None:
+        more |= {
+            ("full", adds): {"checkpoint": "full", "accumulate": adds is not False}
+            for _, adds in (*graphs, *more)
+        }
+    for key, changed in more.items():
         try:
-            graphs["full"] = targets.graph_of(target, options["mode"], options["device"], options["dtype"], "full", asked_of(options))
+            graphs[key] = ledger_of(target, {**options, **changed}).graph
         except SymacctError as error:
-            say(f"note: without recomputation, for {str(error).partition(chr(10))[0]}")
+            say(f"note: without {_said(changed)}, for {str(error).partition(chr(10))[0]}")
     return graphs
 
 
-
+def _said(changed: dict[str, Any]) -> str:
+    recomputed = "recomputation" if "checkpoint" in changed else ""
+    return " of ".join(
+        filter(None, (recomputed, "several micro-batches" if changed.get("accumulate") else ""))
+    )

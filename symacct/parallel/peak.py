@@ -9,6 +9,7 @@ its largest.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import sympy as sp
@@ -23,6 +24,21 @@ from symacct.parallel.pipeline import Stage
 from symacct.symbols import symbol
 
 ONE = sp.Integer(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Nature:
+    """What decides how much of a storage a rank holds.
+
+    `where` it stands in depth; `gradient`: it is one, so several micro-batches add to it; `least`: the ZeRO stage
+    from which on it is divided, 4 for none; `expert`: of experts; `apart`: held by the expert's own ranks alone.
+    """
+
+    where: tuple[str, ...]
+    gradient: bool
+    least: int
+    expert: bool
+    apart: bool
 
 
 def _followed(node: Node, owner: Mapping[str, str], roots: Mapping[str, str]) -> dict[str, str]:
@@ -66,9 +82,10 @@ class Peaks:
     def _roots(self) -> dict[str, str]:
         return {value: tensor.storage for value, tensor in self.graph.tensors().items()}
 
-    def of(self, stage: Stage, kept: Expr | None, gathered: Expr, grads: Expr) -> tuple[Expr, ...] | None:
-        """The undominated candidates for the peak of a stage, in bytes. `kept` and `grads` are the stage's own."""
-        if self.line is None or kept is None:
+    def of(self, stage: Stage, others: Expr | None, gathered: Expr, grads: Expr) -> tuple[Expr, ...] | None:
+        """The undominated candidates for the peak of a stage, in bytes. `others` is what it keeps of the other passes
+        that are under way, None where that is not known; `grads` are the stage's own."""
+        if self.line is None or others is None:
             return None
         summed = self.degrees.micro_batches > 1
         weights = {value: self._weight(value, size, stage, summed) for value, size in self.graph.storages.items()}
@@ -76,22 +93,27 @@ class Peaks:
         if self.degrees.stages > 1:
             depth = symbol(depth_of(self.graph))
             found = [live.xreplace({depth: depth * stage.layers}) for live in found]
-        others = kept * (stage.under_way - 1) / stage.under_way if self.degrees.stages > 1 else 0
         beside = gathered + others + (grads if summed else 0)
         return tuple(dict.fromkeys(sp.expand(live + beside) for live in found))
 
-    def _weight(self, value: str, size: Expr, stage: Stage, summed: bool) -> Expr:
+    def nature(self, value: str) -> Nature:
+        """What a storage is, as far as ranks hold more or less of it."""
         kind, owner, place, late = (table.get(value, "") if isinstance(table, Mapping) else value in table for table in self._facts)
         held = self.held.get(owner) if isinstance(owner, str) else None
-        if self._elsewhere(held, str(place), stage) or (summed and held is not None and kind == "gradients"):
-            return sp.Integer(0)
-        zero, shared = self.degrees.zero, self.spread if held is not None and held.expert else self.replicas
-        shared = ONE if self.degrees.number("dp") * self.degrees.number("cp") == 1 else shared
-        least = {"parameters": 3, "gradients": 2, "optimizer state": 1}.get(str(kind), 1 if late else 4)
         single = held is not None and kind == "optimizer state" and self._single(value)
-        spread_out = held is not None and held.expert and not (single and held.stacked)
-        own = size / (self.replicas / self.spread) if spread_out else size
-        return sp.expand(own / shared) if zero >= least and not single else sp.expand(own)
+        least = 4 if single else {"parameters": 3, "gradients": 2, "optimizer state": 1}.get(str(kind), 1 if late else 4)
+        expert = held is not None and held.expert
+        where = held.where if held is not None else (str(place),)
+        return Nature(where, held is not None and kind == "gradients", least, expert, expert and not (single and held is not None and held.stacked))
+
+    def _weight(self, value: str, size: Expr, stage: Stage, summed: bool) -> Expr:
+        nature = self.nature(value)
+        if self._elsewhere(nature.where, stage) or (summed and nature.gradient):
+            return sp.Integer(0)
+        shared = self.spread if nature.expert else self.replicas
+        shared = ONE if self.degrees.number("dp") * self.degrees.number("cp") == 1 else shared
+        own = size / (self.replicas / self.spread) if nature.apart else size
+        return sp.expand(own / shared) if self.degrees.zero >= nature.least else sp.expand(own)
 
     def _single(self, value: str) -> bool:
         return not self._shapes.get(value)
@@ -100,10 +122,9 @@ class Peaks:
     def _shapes(self) -> dict[str, tuple[Expr, ...]]:
         return {value: tensor.shape for value, tensor in self.graph.tensors().items()}
 
-    def _elsewhere(self, held: Holding | None, place: str, stage: Stage) -> bool:
+    def _elsewhere(self, where: tuple[str, ...], stage: Stage) -> bool:
         """Whether a storage belongs to what stands before or after the layers, on another stage."""
         if self.degrees.stages == 1:
             return False
-        where = held.where if held is not None else (place,)
         ends = {BEFORE: stage.before, AFTER: stage.after}
         return all(w in ends and not ends[w] for w in where)

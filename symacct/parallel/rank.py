@@ -45,6 +45,7 @@ _SEQUENCES = ("T", "S")
 @dataclass(frozen=True)
 class Share:
     """What a rank of one kind of stage holds, in bytes. `gathered` is what FSDP holds whole for a while, at most.
+    `others` is the part of `kept` that belongs to other passes than the one at work.
 
     `total` adds up states and activations, which are not all alive at one moment; `peak` is what is.
     """
@@ -52,6 +53,7 @@ class Share:
     stage: Stage
     states: States
     kept: Expr | None
+    others: Expr | None
     gathered: Expr
     peaks: Peaks = field(repr=False, compare=False)
 
@@ -63,7 +65,7 @@ class Share:
     @cached_property
     def peak(self) -> tuple[Expr, ...] | None:
         """The candidates for the peak, of which the largest holds; None where deaths follow no rule."""
-        return self.peaks.of(self.stage, self.kept, self.gathered, self.states.grads)
+        return self.peaks.of(self.stage, self.others, self.gathered, self.states.grads)
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,8 @@ def _share(peaks: Peaks, stage: Stage, held: tuple[Holding, ...], p: Expr) -> Sh
     ]
     scalars = sp.Add(*(part * h.scalars / (e if h.expert and not h.stacked else 1) for h, part in mine))
     params, grads, optimizer = (sp.expand(sp.Add(*(getattr(s, kind) for s in states))) for kind in ("params", "grads", "optimizer"))
-    kept, gathered = _kept(peaks.graph, stage, degrees, p), _gathered(peaks.graph, mine, e, degrees)
-    return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, gathered, peaks)
+    kept, others = _kept(peaks.graph, stage, degrees)
+    return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, others, _gathered(peaks.graph, mine, e, degrees), peaks)
 
 
 def _part(h: Holding, stage: Stage, degrees: Degrees, p: Expr) -> Expr:
@@ -193,15 +195,16 @@ def _gathered(graph: Graph, mine: list[tuple[Holding, Expr]], e: Expr, degrees: 
     return gathered_bytes(layer, sp.expand(rest), ahead=len(units) > 1 or not all(unit.shared for unit in units))
 
 
-def _kept(graph: Graph, stage: Stage, degrees: Degrees, p: Expr) -> Expr | None:
+def _kept(graph: Graph, stage: Stage, degrees: Degrees) -> tuple[Expr | None, Expr | None]:
+    """What a stage keeps for backward, and what of it is of other passes than the one at work."""
     places = kept_by_place(graph)
     if places is None:
-        return None if graph.mode == "train" else sp.Integer(0)
+        return (None, None) if graph.mode == "train" else (sp.Integer(0), sp.Integer(0))
     if degrees.stages == 1:
-        return sp.expand(sp.Add(*places.values()))
-    return sp.expand(
-        places[INSIDE] * stage.layers * stage.under_way + places[BEFORE] * stage.entered * int(stage.before) + places[AFTER] * int(stage.after)
-    )
+        return sp.expand(sp.Add(*places.values())), sp.Integer(0)
+    layers, before = places[INSIDE] * stage.layers, places[BEFORE] * int(stage.before)
+    kept = layers * stage.under_way + before * stage.entered + places[AFTER] * int(stage.after)
+    return sp.expand(kept), sp.expand(layers * (stage.under_way - 1) + before * (stage.entered - 1))
 
 
 def _flops(ledger: Ledger, degrees: Degrees, p: Expr, passes: Expr, example: Mapping[sp.Symbol, Expr]) -> dict[str, Expr]:
@@ -233,7 +236,8 @@ def _traffic(
     """What the rank sends that sends most: with a pipeline the first or the last stage, by their ends."""
     found = _between(graph, held, degrees, names, passes, example)
     if graph.mode == "train":
-        found += _summed(graph, held, degrees, names, passes, shares[0])
+        ends = [_summed(graph, held, degrees, names, passes, share) for share in (shares[0], *shares[1:][-1:])]
+        found += max(ends, key=lambda rows: _number(sp.Add(*(x.ring for x in rows)), example))
     return tuple(x for x in found if x.count != 0)
 
 
@@ -273,16 +277,16 @@ def _handed_on(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names:
     return rows
 
 
-def _summed(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, first: Share) -> list[Traffic]:
-    """What replicas send each other; experts that are spread are on fewer of them."""
+def _summed(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, share: Share) -> list[Traffic]:
+    """What replicas of a stage send each other; experts that are spread are on fewer of them."""
     replicas, spread = _groups(degrees, names)
     if replicas == 1:
         return []
     p = names.of["pp"] if degrees.stages > 1 else ONE
-    whole, gathers = _undivided(graph, held, degrees, first.stage, p, experts=False)
+    whole, gathers = _undivided(graph, held, degrees, share.stage, p, experts=False)
     found = list(data_traffic(whole, replicas, degrees.zero, passes, gathers))
     if degrees.experts > 1 and degrees.data * degrees.context > degrees.experts:
-        routed, gathers = _undivided(graph, held, degrees, first.stage, p, experts=True)
+        routed, gathers = _undivided(graph, held, degrees, share.stage, p, experts=True)
         e = names.of["ep"]
         mine = States(*(sp.expand(x / e) for x in (routed.params, routed.grads, routed.optimizer)))
         gathers = replace(gathers, called=sp.expand(gathers.called / e), rest=sp.expand(gathers.rest / e))

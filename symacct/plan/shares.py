@@ -1,12 +1,13 @@
-"""What a way to divide a graph costs, as formulas in the batch and the context degree alone: made once for each way.
+"""What a way to divide a graph costs, as formulas in the batch and the context degree alone: made once for
+each way.
 
-A way fixes the tensor-parallel degree, sequence parallelism and recomputation; what data, expert and pipeline ranks do
-with it is arithmetic on these formulas, done for many degrees at once in `search`.
+A way fixes the tensor-parallel degree, sequence parallelism and recomputation; what data, expert and
+pipeline ranks do with it is arithmetic on these formulas, done for many degrees at once in `search`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import sympy as sp
@@ -30,35 +31,59 @@ from symacct.parallel.holdings import (
     one_tower,
     stands,
 )
+from symacct.parallel.peak import Peaks
 from symacct.parallel.rank import divided
+from symacct.parallel.units import layer_bytes, units_of
+from symacct.plan.moments import Moments, moments_of
 from symacct.symbols import symbol
 
 ENDS = (BEFORE, INSIDE, AFTER)
-Held = Mapping[tuple[str, bool], int]
+Held = Mapping[tuple[str, bool], float]
 At = Callable[[Expr], Expr]
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a graph is divided beside data and pipeline parallelism."""
+    """How a graph is divided beside data and pipeline parallelism.
+
+    `adds`: the graph's step is the last of several micro-batches, or the only one; None where it stands for
+    both.
+    """
 
     recompute: str
     tensor: int
     sequence: bool
     context: bool
+    adds: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What FSDP gathers, in bytes as those of a `Share`: each unit once, all that a pass calls for, and the
+    root.
+
+    `ahead`: a second unit is gathered while one is at work.
+    """
+
+    units: tuple[Held, ...]
+    called: Held
+    root: Held
+    ahead: bool
 
 
 @dataclass(frozen=True)
 class Share:
-    """The formulas of a way: numbers where only the model's sizes matter, else in the batch and the context degree.
+    """The formulas of a way: numbers where only the model's sizes matter, else in the batch and the context
+    degree.
 
-    `params`, `grads`, `states`, `units` (of one layer) are bytes by place in depth and by whether they belong to
-    experts; `scalars` bytes of single numbers, by whether the experts' ranks divide them; `kept` bytes a pass by place;
-    `flops` (hardware) a pass by place; `sent` bytes by ring by axis, place and whether a step sends them once rather
-    than in each pass; `routed` the payload of what a pass sends to experts and back; `handed` bytes between stages,
-    `tied` those of gradients that both ends share; `layers` how many layers there are, 0 where the graph cannot be cut;
-    `experts` how many experts, 0 where none can be spread, for the reason `unspread`; `conditions` what the context
-    degree must meet: the condition in words, a multiple and its divisor.
+    `params`, `grads`, `states` are bytes by place in depth and by whether they belong to experts; `scalars`
+    bytes of single numbers, by whether the experts' ranks divide them; `gathering` what FSDP does; `kept`
+    bytes a pass by place; `flops` (hardware) a pass by place; `sent` bytes by ring by axis, place and
+    whether a step sends them once rather than in each pass; `routed` the payload of what a pass sends to
+    experts and back; `handed` bytes between stages, `tied` those of gradients that both ends share; `depth`
+    how many layers a tower has, `layers` the same, but 0 where the graph cannot be cut; `experts` how many
+    experts, 0 where none can be spread, for the reason `unspread`; `conditions` what the context degree
+    must meet: the condition in words, a multiple and its divisor; `moments` those that may hold the peak.
     """
 
     way: Way
@@ -66,42 +91,55 @@ class Share:
     grads: Held
     states: Held
     scalars: Held
-    units: Held
+    gathering: Gathering
     kept: Mapping[str, Expr]
     flops: Mapping[str, Expr]
     sent: Mapping[tuple[str, str, bool], Expr]
     routed: Expr
     handed: Expr
     tied: int
+    depth: int
     layers: int
     experts: int
     unspread: str
     conditions: tuple[tuple[str, Expr, Expr], ...]
+    moments: Moments | None
 
 
 def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share:
-    """The formulas of one way, the sizes as numbers but for the batch. Raises Unsupported where it cannot be."""
+    """The formulas of one way, the sizes as numbers but for the batch. Raises Unsupported where it cannot
+    be.
+    """
     degrees = Degrees(tensor=way.tensor, sequence=way.sequence, context=2 if way.context else 1)
     names = names_for(graph)
-    t, c = names.of["tp"], names.of["cp"]
-    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items() if name != batch} | {t: sp.Integer(way.tensor)}
+    t = names.of["tp"]
+    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items() if name != batch} | {
+        t: sp.Integer(way.tensor)
+    }
     local, _ = divided(graph, degrees, names, {**sizes, t.name: way.tensor})
     at = lambda expr: sp.expand(expr.xreplace(numbers))  # noqa: E731
     held, kept = holdings(local), kept_by_place(local)
     if kept is None:
-        raise Unsupported(f"what {graph.target} keeps for backward follows no rule, so nothing can be searched")
+        raise Unsupported(
+            f"what {graph.target} keeps for backward follows no rule, so nothing can be searched"
+        )
     depth = depth_of(local)
+    layers = int(numbers[symbol(depth)]) if depth else 0
     axes = [(key, names.of[key]) for key, on in (("tp", way.tensor > 1), ("cp", way.context)) if on]
     one = _one(local)
     routed, unspread = _routed(local, held)
+    more = [a for a in local.assumptions if a.kind == "divides" and a not in graph.assumptions]
     return Share(
-        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "state", "scalars", "unit")),
-        {k: at(v) for k, v in kept.items()}, {where: at(v) for where, v in _flops(local).items()}, _sent(local, axes, at),
+        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "state", "scalars")),
+        _gathering(local, held, at),
+        {where: at(v) for where, v in kept.items()}, {where: at(v) for where, v in _flops(local).items()},
+        _sent(local, axes, at),
         at(routed), at(boundary(local)) if one else sp.Integer(0),
         sum(int(at(h.grad)) for h in held if {BEFORE, AFTER} <= set(h.where)),
-        int(numbers.get(symbol(depth), 0)) if depth and one else 0,
+        layers, layers if one else 0,
         0 if unspread or "E" not in sizes else sizes["E"], unspread,
-        tuple((a.short, at(a.left), at(a.right)) for a in local.assumptions if a.kind == "divides" and a not in graph.assumptions),
+        tuple((a.short, at(a.left), at(a.right)) for a in more),
+        moments_of(Peaks(local, held, degrees, sp.Integer(1), sp.Integer(1)), depth, numbers),
     )  # fmt: skip
 
 
@@ -127,13 +165,28 @@ def _routed(graph: Graph, held: tuple[Holding, ...]) -> tuple[Expr, str]:
     return sp.expand(sp.Add(*(x.payload for x in rows))), ""
 
 
-def _by_place(held: tuple[Holding, ...], kind: str, at: At) -> dict[tuple[str, bool], int]:
-    found = {(where, apart): 0 for where in (*ENDS, "both") for apart in (False, True)}
-    for h in held:
+def _by_place(held: Iterable[Holding], kind: str, at: At) -> Held:
+    return _placed(((h, getattr(h, kind)) for h in held), at, kind == "scalars")
+
+
+def _placed(sizes: Iterable[tuple[Holding, Expr]], at: At, scalars: bool = False) -> Held:
+    found = {(where, apart): sp.Integer(0) for where in (*ENDS, "both") for apart in (False, True)}
+    for h, size in sizes:
         where = "both" if BEFORE in h.where and AFTER in h.where else h.where[0]
-        apart = h.expert and not (kind == "scalars" and h.stacked)
-        found[where, apart] += int(at(getattr(h, kind)))
-    return found
+        found[where, h.expert and not (scalars and h.stacked)] += at(size)
+    return {place: float(size) for place, size in found.items()}
+
+
+def _gathering(graph: Graph, held: tuple[Holding, ...], at: At) -> Gathering:
+    labelled, units = {h.label: h for h in held}, units_of(graph)
+    sizes = layer_bytes(graph, units)
+    once = {label: unit.calls / unit.count for unit in units for label in unit.labels}
+    return Gathering(
+        tuple(_placed(((labelled[label], size) for label, size in unit.items()), at) for unit in sizes),
+        _placed(((h, h.param * once[h.label]) for h in held if h.label in once), at),
+        _placed(((h, h.param) for h in held if h.label not in once), at),
+        len(units) > 1 or not all(unit.shared for unit in units),
+    )
 
 
 def _flops(graph: Graph) -> dict[str, Expr]:
