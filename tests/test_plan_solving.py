@@ -107,6 +107,21 @@ def test_a_symbolic_closed_form():
     assert inverse(sp.floor(B / 2), B) is None
 
 
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 50), limits)
+@settings(max_examples=40, deadline=None)
+def test_a_closed_form_with_numbers_of_ranks(stages, parts, c, limit):
+    """What an interleaved first stage keeps, B·(p·v + p - 1)/(p·v), is positive whatever p and v are."""
+    p, v = symbol("p"), symbol("v")
+    form = 6 * B * (p * v + p - 1) / (p * v) + c
+    solved = inverse(form, B)
+    numbers = {"p": stages, "v": parts}
+    truth = [x for x in range(1, limit + 1) if evaluate(form, {"B": x, **numbers}) <= limit]
+    found = solved.number(limit, {p: sp.Integer(stages), v: sp.Integer(parts)})
+    assert max(found, 0) == (truth[-1] if truth else 0)
+    assert inverse(B * (p - 1), B) is None  # nothing moves at p = 1
+    assert inverse(B * (p - v), B) is None
+
+
 def test_a_divisor_of_a_width():
     # heads for d = 96: 1, 2, 3, 4, 6, 8, 12, …; 5·h·64 bytes within 3000 allow up to 9 heads, so 8
     found = largest([Ceiling(320 * B, 3000), Ceiling(B, 96)], B, lambda x: 96 % x == 0)

@@ -17,6 +17,7 @@ from typing import Any
 import sympy as sp
 from sympy import Expr
 
+from symacct.domination import undominated
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.plan.direction import direction
@@ -24,6 +25,7 @@ from symacct.plan.direction import direction
 _FAR = 1 << 128  # what fits at this size fits at every one that is meant
 _STEPS = 1 << 12  # how many sizes beside the solution are tried for an allowed one
 _SCANNED = 1 << 14
+_MARGIN = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,17 @@ def inverse(form: Expr, size: sp.Symbol) -> Inverse | None:
         return None
     a, b, c = (sp.expand(poly.coeff_monomial(size**power)) for power in (2, 1, 0))
     leading = a if poly.degree() == 2 else b
-    if not leading.is_positive or (a != 0 and b.is_nonnegative is not True):
+    if not _positive(leading) or (a != 0 and b != 0 and not _positive(b)):
         return None
     return Inverse(size, a, b, c)
+
+
+def _positive(expr: Expr) -> bool:
+    """Whether an expanded expression is proved positive, whatever sizes from 1 are: its terms that are not
+    stay below those that are, such as in p·v + p - 1.
+    """
+    if expr.is_positive:
+        return True
+    below = sp.Add(*(term for term in sp.Add.make_args(expr) if not term.is_positive))
+    short = sp.expand(expr + below / _MARGIN)
+    return below != expr and undominated([short, sp.Integer(0)]) == [short]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import sympy as sp
 from sympy import Expr
 
+from symacct.domination import undominated
 from symacct.plan.solving import Inverse
 from symacct.report.answer import Answer
 from symacct.report.numbers import grouped
 from symacct.report.readable import text
 
 
-def written(expr: Expr, answer: Answer) -> str:
-    """A formula in terms of N; what is divided by numbers of ranks stands over a common divisor.
+def written(expr: Expr, answer: Answer, spell: Callable[[Expr, Answer], str] | None = None) -> str:
+    """A formula in terms of N, or as `spell` has it; what numbers of ranks divide stands over a common
+    divisor.
 
     >>> from symacct.account import Ledger
     >>> from symacct.report.answer import answer
@@ -25,35 +27,58 @@ def written(expr: Expr, answer: Answer) -> str:
     >>> written(asked.formulas["params.total"] * 12 / symbol("dp") + 4 * symbol("B"), asked)
     '12·N/dp + 4·B'
     """
-    own = set(answer.ledger.graph.symbols)
-    groups: dict[Expr, list[Expr]] = {}
-    for term in sp.Add.make_args(sp.expand(expr)):
-        divisor = sp.Mul(
-            *(base**-power for base, power in term.as_powers_dict().items() if _divides(base, power, own))
-        )
-        groups.setdefault(divisor, []).append(term * divisor)
     parts: list[str] = []
-    for divisor in sorted(groups, key=lambda d: _order(d, groups[d])):
-        total = sp.Add(*groups[divisor])
+    for ranks, total in sorted(_collected(expr, set(answer.ledger.graph.symbols)), key=_order):
         sign = "-" if _falls(total) else "+"
-        formula = in_terms_of_n(-total if sign == "-" else total, answer)
-        if divisor != 1:
-            below = text(answer.terms(divisor))
-            formula = f"{bracketed(formula)}/{below if divisor.is_Symbol else f'({below})'}"
+        formula = (spell or in_terms_of_n)(-total if sign == "-" else total, answer)
+        above, below = sp.fraction(ranks)
+        if above != 1:
+            formula = f"{bracketed(formula)}·{bracketed(text(answer.terms(sp.expand(above))))}"
+        if below != 1:
+            under = text(answer.terms(below))
+            formula = f"{bracketed(formula)}/{under if below.is_Symbol else f'({under})'}"
         parts.append(f" {sign} {formula}" if parts else f"-{formula}" if sign == "-" else formula)
     return "".join(parts)
 
 
-def _order(divisor: Expr, terms: list[Expr]) -> tuple[object, ...]:
-    return _falls(sp.Add(*terms)), -max(map(_degree, terms)), sp.count_ops(divisor), str(divisor)
+def _collected(expr: Expr, own: set[str]) -> list[tuple[Expr, Expr]]:
+    """What a formula adds up, as pairs: a quotient of numbers of ranks, and what it is multiplied by.
+
+    What is added over one divisor and taken away over another stands once, as in X·(p·v + p - 1)/(p·v).
+    """
+    bodies: dict[Expr, list[tuple[Expr, Expr]]] = {}
+    for term in sp.Add.make_args(sp.expand(expr)):
+        coeff, rest = term.as_coeff_Mul()
+        powers = rest.as_powers_dict().items()
+        ranks = sp.Mul(*(base**power for base, power in powers if _of_ranks(base, own)))
+        bodies.setdefault(rest / ranks, []).append((coeff, ranks))
+    groups: dict[Expr, list[Expr]] = {}
+    for body, pairs in bodies.items():
+        share = sp.Add(*(coeff * ranks for coeff, ranks in pairs))
+        both_ways = len(pairs) > 1 and any(coeff < 0 for coeff, _ in pairs)
+        if both_ways and undominated([share, sp.Integer(0)]) == [share]:
+            coeff, ranks = sp.factor_terms(sp.together(share)).as_coeff_Mul()
+            groups.setdefault(ranks, []).append(coeff * body)
+            continue
+        for coeff, ranks in pairs:
+            groups.setdefault(ranks, []).append(coeff * body)
+    return [(ranks, sp.Add(*terms)) for ranks, terms in groups.items()]
+
+
+def _order(pair: tuple[Expr, Expr]) -> tuple[object, ...]:
+    ranks, total = pair
+    below = sp.fraction(ranks)[1]
+    return _falls(total), -max(map(_degree, sp.Add.make_args(total))), sp.count_ops(below), str(below),
+    str(ranks)
 
 
 def _degree(term: Expr) -> int:
     return sum(int(power) for base, power in term.as_powers_dict().items() if base.is_Symbol)
 
 
-def _divides(base: Expr, power: Expr, own: set[str]) -> bool:
-    return bool(base.is_Symbol and power.is_negative and base.name not in own)
+def _of_ranks(base: Expr, own: set[str]) -> bool:
+    names = {size.name for size in base.free_symbols}
+    return bool(names) and not names & own
 
 
 def in_terms_of_n(expr: Expr, answer: Answer) -> str:
@@ -118,7 +143,12 @@ def closed(inverse: Inverse, answer: Answer, limit: int) -> Iterator[str]:
 
 def _factor(expr: Expr, size: sp.Symbol, power: int, answer: Answer) -> str:
     """What a power of a size is multiplied by, collected as the product of both would be."""
-    terms = answer.terms(sp.expand(expr * size**power))
-    if any((size, power) not in term.factors for term in terms) or len(terms) > 1:
-        return written(expr, answer)
-    return text(replace(term, factors=tuple(f for f in term.factors if f != (size, power))) for term in terms)
+
+    def spell(part: Expr, answer: Answer) -> str:
+        terms = answer.terms(sp.expand(part * size**power))
+        if any((size, power) not in term.factors for term in terms) or len(terms) > 1:
+            return in_terms_of_n(part, answer)
+        bare = (replace(term, factors=tuple(f for f in term.factors if f != (size, power))) for term in terms)
+        return text(bare)
+
+    return written(expr, answer, spell)
