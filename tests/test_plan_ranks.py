@@ -184,3 +184,34 @@ def test_formulas_over_common_divisors(gpt2):
     assert written(-B / t - 1, asked) == "-B/t - 1"
     assert bracketed("(a + b)·c") == "(a + b)·c"
     assert bracketed("a·(b + c) - d") == "(a·(b + c) - d)"
+
+
+def test_an_interleaved_peak_reads_as_one_multiple_of_the_layers(gpt2):
+    """(p·v + p - 1)/(p·v) of all layers are under way on the first stage (Korthikanti et al. 2022, 4.2.3), or
+    without the pass at work (p·v + p - v - 1)/(p·v).
+    """
+    found = rank(gpt2.graph, read_degrees("pp=4,m=8,v=3"), {"B": 1, **SIZES}).shares[0]
+    said = [written(live, answer(gpt2)) for live in (found.kept, *found.peak)]
+    assert all("·(p·v + p - " in formula and formula.count("/(p·v)") == 1 for formula in said)
+    assert "·(p·v + p - 1)/(p·v)" in said[0] and max(map(len, said)) < 200
+
+
+def test_what_a_stage_keeps_of_other_passes(gpt2):
+    """Of what it keeps, one pass of its own layers and of what stands beside them is of the pass at work."""
+    numbers = {symbol(k): sp.Integer(v) for k, v in {"B": 1, **SIZES, "p": 4, "m": 8, "v": 3}.items()}
+    one = rank(gpt2.graph, read_degrees(""), SIZES).shares[0].kept.xreplace(numbers)
+    first, _, last = rank(gpt2.graph, read_degrees("pp=4,m=8,v=3"), SIZES).shares
+    layers = gpt2.formulas["bytes.saved"].coeff(symbol("L")).xreplace(numbers) * 12
+    mine = [(part.kept - part.others).xreplace(numbers) for part in (first, last)]
+    # on the first and the last stage together: a quarter of the layers each, and all that stands outside them
+    assert sum(mine) == one - layers + 2 * layers / 4
+
+
+def test_data_ranks_send_as_much_as_the_stage_with_more():
+    """The head is as large as the table before the layers; the final norm beside it makes it 4·d bytes more."""
+    sizes = {"T": 64, "V": 96, "L": 4, "d": 32, "h": 4, "h_kv": 2, "d_h": 8, "f": 64, "B": 1}
+    found = rank(graph_of("llama"), read_degrees("dp=2,pp=2,m=2"), sizes)
+    numbers = {symbol(k): sp.Integer(v) for k, v in {**sizes, **found.numbers}.items()}
+    payload = sum(x.payload.xreplace(numbers) for x in found.traffic if x.axis == "dp")
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32
+    assert payload == 4 * (2 * layer + 96 * 32 + 32)

@@ -17,6 +17,7 @@ from symacct.cli.options import (
     given_of,
     ledger_of,
     priced,
+    say,
     sized,
     traced,
     trained,
@@ -326,6 +327,8 @@ def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:
     if rank is not None:
         ledger = Ledger(rank.graph, ledger.convention, ledger.allow_unknown)
     sizes = {name: found.sizes[name] for name in ledger.graph.symbols}
+    if rank is not None and (rank.degrees.zero or rank.degrees.stages > 1):
+        say("note: zero and pp are not in the roofline: it has all layers and the optimizer's step on them")
     return roofline(ledger, device, sizes, found.question.precision)
 
 

@@ -26,11 +26,12 @@ _PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which parameters are divided and how; `whole` says which weights stay whole, and why."""
+    """Which parameters are divided and how; `whole` says which weights stay whole, and why. `own`: a user's own."""
 
     params: Mapping[str, Part]
     styles: Mapping[str, str]
     whole: Mapping[str, str]
+    own: bool = False
 
 
 def propose(

@@ -37,4 +37,4 @@ def read_styles(text: str, graph: Graph) -> Plan:
                 styles[label] = style
             elif style == "colwise" and out.shape:
                 params[label], styles[label] = Part(0, origin=label), style
-    return Plan(params, styles, {})
+    return Plan(params, styles, {}, own=True)

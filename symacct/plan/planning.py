@@ -12,6 +12,7 @@ import sympy as sp
 from symacct.account import Ledger
 from symacct.errors import SizeError
 from symacct.parallel import Rank
+from symacct.parallel.torch_styles import TorchPlan, torch_plan
 from symacct.plan.fitting import ABOVE, BELOW, Demand, Fit, Solution, demand, fit, solve
 from symacct.plan.inference import Served, serve
 from symacct.plan.question import Case, Question, products_in
@@ -42,6 +43,13 @@ class Plan:
     rank: Rank | None = None
     links: tuple[Sent, ...] = ()
     fewest: Fewest | None = None
+
+    @property
+    def torch(self) -> TorchPlan | None:
+        """How tensor-parallel ranks divide the model, in torch's words; None where they do not."""
+        if self.rank is None or self.rank.plan is None:
+            return None
+        return torch_plan(self.case.ledger.graph, self.rank.graph, self.rank.plan, self.rank.degrees.sequence)
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -27,8 +27,9 @@ Under = Callable[[Expr], Expr]
 class Sent:
     """What a rank sends over one axis by collectives of one kind: how many in a step, bytes by ring, seconds.
 
-    `formula` is `payload · (ranks - 1)/ranks`, or `payload` alone where `ranks` is None. `seconds` over all
-    links of the card one way, which is half of what they carry both ways; None without a figure.
+    `formula` is `payload · (ranks - 1)/ranks`, or `payload` alone where `ranks` is None. `tree` are the
+    bytes of the busiest rank of a double binary tree, at most; None where only a ring is used. `seconds`
+    over all links of the card one way, which is half of what they carry both ways; None without a figure.
     """
 
     axis: str
@@ -39,6 +40,8 @@ class Sent:
     ranks: Expr | None
     bytes: Number
     seconds: Fraction | None
+    tree: Expr | None = None
+    tree_bytes: Number = 0
 
 
 def demand_of(rank: Rank, under: Under, stage: str = "") -> Demand:
@@ -100,6 +103,7 @@ def _sent(
     ranks = {row.ranks for row in rows}
     number = evaluate(volume, sizes)
     plain = passes is None or len(ranks) > 1
+    tree = total(row.tree for row in rows) if kind == "all_reduce" else None
     return Sent(
         axis,
         kind,
@@ -109,6 +113,8 @@ def _sent(
         None if plain else ranks.pop(),
         number,
         moving(2 * number, link) if link is not None else None,
+        tree,
+        0 if tree is None else evaluate(tree, sizes),
     )
 
 

@@ -13,11 +13,12 @@ from symacct.plan.planning import Plan
 from symacct.plan.ranks import Fewest
 from symacct.plan.remedies import Remedy
 from symacct.report.answer import Answer
+from symacct.report.divided import hops, links, styles
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import flops, grouped, share, size
 from symacct.report.planned_formulas import bracketed, closed, limit_name, written
-from symacct.report.planned_time import serving, spelled, training
-from symacct.report.rates import duration, rate
+from symacct.report.planned_time import serving, training
+from symacct.report.rates import rate
 from symacct.report.readable import text
 from symacct.report.summary import conditions, headline, sizes, totals
 
@@ -63,8 +64,13 @@ def as_text(plan: Plan, answer: Answer, page: Page) -> None:
         )
     if plan.links:
         page.line()
-        page.line("over the links in a step, what each rank sends by ring", "bold")
-        page.grid(links(plan, answer), heading=False)
+        page.line("over the links", "bold")
+        page.grid(links(plan, answer))
+        if hops(plan):
+            page.line(hops(plan))
+    if plan.torch is not None:
+        page.line()
+        styles(plan.torch, page)
     if plan.remedies:
         page.line()
         page.grid(remedies(plan, answer))
@@ -192,25 +198,6 @@ def fewest(plan: Plan, found: Fewest, answer: Answer) -> Iterator[str]:
         yield f"no {name} is enough: what is not divided does not fit by itself"
     else:
         yield f"{name} = {grouped(found.number)} is the fewest, {grouped(plan.question.cards)} cards in all"
-
-
-# Links
-
-
-def links(plan: Plan, answer: Answer) -> Grid:
-    """Collectives by axis: how many, their bytes, and their time if nothing else is done meanwhile."""
-    columns = (Column("axis"), Column("bytes", "formula"), Column("sent", "right"), Column("alone", "right"))
-    rows = []
-    for row in plan.links:
-        alone = "" if row.seconds is None else duration(row.seconds)
-        label = f"{row.axis} {row.kind} × {spelled(Fraction(row.count))}"
-        formula = written(row.payload, answer)
-        if row.ranks is not None:
-            ranks = text(answer.terms(row.ranks))
-            below = ranks if row.ranks.is_Symbol or row.ranks.is_Integer else f"({ranks})"
-            formula = f"{bracketed(formula)}·({ranks} - 1)/{below}"
-        rows.append((label, f"= {formula}", size(int(row.bytes)), alone))
-    return Grid(columns, tuple(rows))
 
 
 # Remedies

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from symacct.formula_text import to_text
+from symacct.parallel.torch_styles import TorchPlan
 from symacct.plan.fitting import Form, Solution
 from symacct.plan.planning import Plan
 from symacct.plan.remedies import Remedy
@@ -188,6 +189,7 @@ def _parallel(plan: Plan) -> dict[str, Any]:
         "flops": {key: to_text(value) for key, value in rank.flops.items()},
         "idle": to_text(rank.idle),
         "held_whole": dict(rank.whole),
+        **_styles(plan.torch),
         "sent": [
             {
                 "axis": row.axis,
@@ -197,6 +199,19 @@ def _parallel(plan: Plan) -> dict[str, Any]:
                 "bytes": _number(row.bytes),
             }
             | ({} if row.seconds is None else {"seconds": _number(row.seconds)})
-            for row in plan.links
-        ],
+            | ({} if row.tree is None else {"tree": {"formula": to_text(row.tree), "bytes":
+            _number(row.tree_bytes)}}) for row in plan.links ], }
+
+
+def _styles(plan: TorchPlan | None) -> dict[str, Any]:
+    """The plan for torch's `parallelize_module`: each style as the call that makes it."""
+    if plan is None:
+        return {}
+    return {
+        "styles": {
+            "source": "--styles" if plan.own else "proposed",
+            "plan": dict(plan.styles),
+            "apart": dict(plan.apart),
+            "loss_parallel": plan.loss,
+        }
     }

@@ -1,0 +1,120 @@
+"""A tensor-parallel plan as text that torch's `parallelize_module` takes: a style for each module's path.
+
+The model's own code stays as it is, so column-parallel outputs go on as DTensors
+(`use_local_output=False`), and where scores stay divided the loss is computed within `loss_parallel()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from symacct.graph import Graph
+from symacct.parallel.layout import Part
+from symacct.parallel.proposal import Plan
+
+_PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
+_SEQUENCES = ("T", "S")
+_PLACED = {
+    ("linear", "colwise"): 0,
+    ("linear", "rowwise"): 1,
+    ("table", "rowwise"): 0,
+    ("table", "colwise"): 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPlan:
+    """Styles by module path, with stars for the numbers of layers. `apart`: how ranks hold what no style
+    says.
+
+    `loss`: the loss is computed from divided scores.
+    """
+
+    styles: Mapping[str, str]
+    apart: Mapping[str, str]
+    loss: bool
+    own: bool
+
+
+def torch_plan(graph: Graph, local: Graph, plan: Plan, sequence: bool) -> TorchPlan:
+    """The plan of a graph, of which `local` is one rank's, in torch's words."""
+    between = f"Shard({dim})" if sequence and (dim := _dimension(graph, local)) is not None else ""
+    kinds = _kinds(graph)
+    styles: dict[str, str] = {}
+    apart: dict[str, str] = {}
+    for label, part in plan.params.items():
+        path, _, attribute = label.rpartition(".")
+        style, kind = plan.styles.get(label, ""), kinds.get(label, "")
+        if attribute == "bias" and plan.styles.get(f"{path}.weight") == style:
+            continue  # goes with its weight
+        if (
+            attribute == "weight"
+            and part.outer == 1
+            and not part.pieces
+            and _PLACED.get((kind, style)) == part.dim
+        ):
+            styles[path] = _spelled(kind, style, between)
+        else:
+            apart[label] = _placement(part)
+    if between:
+        for label, kind in kinds.items():
+            path, _, attribute = label.rpartition(".")
+            if attribute == "weight" and path not in styles and label not in plan.params:
+                if kind == "norm":
+                    dim = between.removeprefix("Shard")
+                    styles[path] = f"SequenceParallel(sequence_dim={dim[1:-1]}, use_local_output=True)"
+                else:
+                    apart[label] = "whole, on each rank's part of the sequence"
+    return TorchPlan(styles, apart, _scores_divided(graph, local), plan.own)
+
+
+def _scores_divided(graph: Graph, local: Graph) -> bool:
+    """Whether a softmax with logarithm, as losses take, runs over a divided vocabulary."""
+    whole = graph.tensors()
+    ends = [p.node.outputs[0] for p in local.ops if p.node.op == "aten._log_softmax"]
+    return any(out.value in whole and whole[out.value].shape[-1] != out.shape[-1] for out in ends)
+
+
+def _kinds(graph: Graph) -> dict[str, str]:
+    """What each parameter is to its module: a table, a linear weight, or a norm's scale."""
+    labels = {p.node.outputs[0].storage: p.node.label for p in graph.sources("parameter")}
+    tensors, found = graph.tensors(), {}
+    for place in graph.sources("parameter"):
+        if len(place.node.outputs[0].shape) == 1:
+            found[place.node.label] = "norm"
+    for place in graph.ops:
+        for name, ref in place.node.arguments:
+            root = tensors[value].storage if (value := getattr(ref, "value", None)) in tensors else None
+            if root in labels and place.node.phase in ("forward", "loss"):
+                if place.node.op == "aten.embedding" and name == "weight":
+                    found[labels[root]] = "table"
+                elif place.node.op in _PRODUCTS and len(tensors[root].shape) == 2:
+                    found.setdefault(labels[root], "linear")
+    return found
+
+
+def _spelled(kind: str, style: str, between: str) -> str:
+    said = []
+    if style == "rowwise":
+        said += ["input_layouts=Replicate()"] if kind == "table" else []
+        said += [f"output_layouts={between}"] if between else []
+        return f"RowwiseParallel({', '.join(said)})"
+    said += [f"input_layouts={between}"] if between and kind == "linear" else []
+    return f"ColwiseParallel({', '.join([*said, 'use_local_output=False'])})"
+
+
+def _placement(part: Part) -> str:
+    parts = len(part.pieces) or part.outer
+    return f"Shard({part.dim})" + ("" if parts == 1 else f" of each of its {parts} parts")
+
+
+def _dimension(graph: Graph, local: Graph) -> int | None:
+    """Where the sequence lies in what the ranks scatter; None where it lies at several places."""
+    shapes, made, found = graph.tensors(), local.tensors(), set()
+    for place in local.ops:
+        if place.node.op == "c10d.reduce_scatter":
+            value = next(place.node.refs).value
+            shape = (shapes.get(value) or made[value]).shape
+            found |= {k for k, size in enumerate(shape) if str(size) in _SEQUENCES}
+    return found.pop() if len(found) == 1 else None
