@@ -61,6 +61,7 @@ def narrowed(source: ModelSource, free: str, fixed: Mapping[str, int]) -> ModelS
     sizes = {**source.dims, **fixed}
     known = {name: n for name, n in sizes.items() if name not in free.split()}
     make, prompt = source.cache, source.prompt or source.inputs
+    step = source.step
     return replace(
         source,
         dims={name: sizes[name] for name in free.split()},
@@ -68,6 +69,7 @@ def narrowed(source: ModelSource, free: str, fixed: Mapping[str, int]) -> ModelS
         model=lambda now: source.model(known | dict(now)),
         inputs=lambda now: source.inputs(known | dict(now)),
         prompt=lambda now: prompt(known | dict(now)),
+        step=None if step is None else lambda now: step(known | dict(now)),
         cache=lambda model, now: make(model, known | dict(now)),
     )
 
@@ -245,6 +247,20 @@ def test_a_config_equals_a_real_run(config):
     confirm(ledger, narrow, {"B": 5, "T": 23, "L": 2, "h_kv": 3, "h": 9})
 
 
+def test_an_encoder_decoder_keeps_its_own_keys_and_the_encoders(config):
+    """A prompt runs the encoder on S tokens and the decoder on T; a step the decoder alone, on one token."""
+    source = narrowed(config("t5-base"), "B S T", {"V": 40, "d": 24, "h": 3, "d_h": 8, "f": 20})
+    S, kept = symbol("S"), 2 * 2 * 3 * 8 * 4  # keys and values of two layers, 3 heads of 8
+    found = {mode: derived(source, mode) for mode in ("prefill", "decode")}
+    assert equal(found["prefill"].formulas["bytes.kv_cache"], kept * B * (T + S))
+    assert equal(found["decode"].formulas["bytes.kv_cache"], kept * B * (T + 1 + S))
+    # of each layer: q, k, v, o of itself, q and o of the encoder's, the feed-forward; then scores and values of both
+    weights = 2 * (6 * 24 * 24 + 2 * 24 * 20) + 24 * 40
+    assert equal(found["decode"].formulas["flops.forward"], 2 * B * weights + 2 * 4 * 24 * B * (T + 1 + S))
+    for ledger in found.values():
+        confirm(ledger, source, {"B": 2, "S": 9, "T": 7})
+
+
 @pytest.mark.parametrize("name", ["llama", "deepseek_mla"])
 def test_a_token_decoded_with_the_cache_is_the_one_a_forward_pass_gives(name):
     source = load_model_file(EXAMPLES / f"{name}.py")
@@ -289,7 +305,7 @@ def test_bytes_read_equal_the_operands_of_a_real_run():
 
 
 def test_models_without_a_cache_say_so(config):
-    for source in (load_model_file(EXAMPLES / "mlp.py"), config("t5-base")):
+    for source in (load_model_file(EXAMPLES / "mlp.py"), config("bert-base-uncased, masked")):
         with pytest.raises(Unsupported, match="has none"):
             trace_concrete(source, "decode", "cuda", source.dims)
 

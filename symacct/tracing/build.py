@@ -78,9 +78,8 @@ class Builder:
         return bool(self._ends)
 
     def _graph(self, target: str) -> Graph:
-        symbolic, pins = self._symbolic()
+        symbolic, pins, domain = self.taken()
         self._special = special(symbolic.guards) if symbolic is not None else {}
-        domain = self._domain(symbolic, pins)
         structural = self._structural(pins, symbolic)
         self._recorded = symbolic
         self.remarks += announced(pins, structural, symbolic)

@@ -53,6 +53,7 @@ def load_config(target: str | Path) -> ModelSource:
         meanings=hf_fields.meanings(dims),
         cache=blueprint.cache if blueprint.cache_keyword else None,
         prompt=blueprint.prompt,
+        step=blueprint.step if family.has_encoder else None,
         values={b.symbol: b.value for b in bound if b.symbol in symbols},
         structural=tuple(s for s in ("L", "L_d") if s in symbols),
         periods={"L": period} if period > 1 and "L" in symbols else {},
@@ -117,15 +118,19 @@ class Blueprint:
 
     @property
     def cache_keyword(self) -> str:
-        """By which keyword the class takes a cache; none where it keeps none, or an encoder's beside it."""
-        if self.family.has_encoder:
+        """By which keyword the class takes a cache; none where it keeps none."""
+        if self.family.has_encoder and "encoder_outputs" not in self.family.accepted:
             return ""
         return next((name for name in _CACHES if name in self.family.accepted), "")
 
     def cache(self, model: nn.Module, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords of a call that fills an empty cache, of the kind that the class itself would make."""
-        from transformers import DynamicCache
+        from transformers import DynamicCache, EncoderDecoderCache
 
+        if self.family.has_encoder:
+            own = getattr(model.get_decoder(), "config", model.config)
+            kept = EncoderDecoderCache(DynamicCache(config=own), DynamicCache(config=own))
+            return {self.cache_keyword: kept, "use_cache": True}
         # a layer also makes a tensor of its window, which takes numbers only
         text, number, window = self.family.text_of(model.config), self.examples.get("W"), sizes.get("W")
         if number is None:
@@ -139,8 +144,20 @@ class Blueprint:
         return {self.cache_keyword: cache, "use_cache": True}
 
     def prompt(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs without labels."""
-        return {name: ids for name, ids in self.inputs(sizes).items() if name.endswith("input_ids")}
+        """The inputs without labels: of an encoder-decoder the encoder's tokens, and the decoder's."""
+        made = {name: ids for name, ids in self.inputs(sizes).items() if name.endswith("input_ids")}
+        return made | self._decoded(sizes) if self.family.has_encoder else made
+
+    def step(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """What a decoder reads in a step: its token, and what the encoder made of the prompt."""
+        import torch
+
+        return self._decoded(sizes) | {"encoder_outputs": (torch.zeros(sizes["B"], sizes["S"], sizes["d"]),)}
+
+    def _decoded(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
+
+        return {"decoder_input_ids": torch.full((sizes["B"], sizes["T"]), 1)}
 
     def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Token ids and the labels that the class trains with, (B, T); an encoder's ids are (B, S)."""

@@ -1,7 +1,8 @@
 """Inference with the model's own cache: T tokens of a prompt (prefill), or one behind T cached ones (decode).
 
 A cache is any object that the model's forward takes by keyword, empty, and fills in place: the DynamicCache
-of transformers, or what a model file's `cache(...)` returns. Its tensors are those in its lists, dicts and
+of transformers, or what a model file's `cache(...)` returns. An encoder-decoder's prompt runs the encoder on S tokens
+and the decoder on T; a step of decode runs the decoder alone, beside the S keys and values that were kept. A cache's tensors are those in its lists, dicts and
 public attributes.
 """
 
@@ -18,7 +19,6 @@ from symacct.tracing.source import ModelSource
 
 CACHED = ("prefill", "decode")
 TOKENS = "T"
-ENCODED = "S"
 _MEANINGS = {
     "prefill": "tokens of the prompt, all of them cached at its end",
     "decode": "tokens cached before the step; attention reads T + 1",
@@ -28,16 +28,11 @@ _MEANINGS = {
 def in_mode(source: ModelSource, mode: str) -> ModelSource:
     """The source whose inputs are those of a step in this mode, and whose T means what it means there.
 
-    A step of decode reads one token a sequence: the prompt at T = 1. Raises Unsupported for a source that has
+    A step of decode reads one token a sequence: the prompt at T = 1, or what the source says a step reads. Raises Unsupported for a source that has
     no cache to run with.
     """
     if mode not in CACHED:
         return source
-    if source.cache is None and ENCODED in source.dims:
-        raise Unsupported(
-            f"{source.name}: mode {mode} has none of an encoder-decoder's caches to run with: its decoder keeps the encoder's keys and "
-            "values beside its own, which is not traced yet; --mode forward runs encoder and decoder once"
-        )
     if source.cache is None:
         raise Unsupported(
             f"{source.name}: mode {mode} runs a model with its cache, and this one has none: "
@@ -46,9 +41,10 @@ def in_mode(source: ModelSource, mode: str) -> ModelSource:
     if TOKENS not in source.dims:
         raise Unsupported(f"{source.name}: mode {mode} needs a size T, the tokens of a sequence")
     prompt, length = source.prompt or source.inputs, {TOKENS: 1} if mode == "decode" else {}
+    read = source.step or prompt if mode == "decode" else prompt
 
     def inputs(sizes: Mapping[str, Any]) -> Any:
-        return prompt({**sizes, **length})
+        return read({**sizes, **length})
 
     meanings = {**source.meanings, TOKENS: _MEANINGS[mode]}
     return replace(source, inputs=inputs, prompt=prompt, meanings=meanings)

@@ -27,6 +27,7 @@ class ModelSource:
     periods: dict[str, int] = field(default_factory=dict)  # {"L": 2} where layers alternate
     cache: Callable[[nn.Module, Mapping[str, Any]], dict[str, Any]] | None = None  # keyword -> an empty cache
     prompt: Callable[[Mapping[str, Any]], Any] | None = None  # what inference reads; None: the inputs
+    step: Callable[[Mapping[str, Any]], Any] | None = None  # what a step of decode reads; None: the prompt at T = 1
     stored: str = ""  # how a config says that the weights are stored, in words; they are built in float32
     autocast: Any = None  # the dtype of torch.autocast around forward and loss
     accumulated: bool = False  # the step adds to gradients that earlier micro-batches left
