@@ -4,15 +4,25 @@ by rank.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    SplitPoint,
+    pipeline,
+)
+from torch.utils._pytree import tree_leaves
 
 from symacct.errors import Unsupported
 from symacct.oracles_parallel import fake_ranks
@@ -71,6 +81,47 @@ def idle_share(ranks: tuple[tuple[Action, ...], ...], backward: int = 2) -> tupl
     end = max(done.values())
     worked = [sum(1 if a.direction == FORWARD else backward for a in actions) for actions in ranks]
     return tuple(Fraction(end - work, work) for work in worked)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stage that torch cut out of a model: bytes of its parameters, and of what it hands on with a gradient."""
+
+    params: int
+    handed: int
+
+
+def parts_of(model: nn.Module, inputs: Any, begins: Sequence[str]) -> tuple[Part, ...]:
+    """The stages that torch's own frontend cuts a model into, before each of these modules. Raises Unsupported where it
+    cannot trace or cut the model.
+    """
+    args, kwargs = (
+        ((), inputs)
+        if isinstance(inputs, Mapping)
+        else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+    )
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
+            cut = pipeline(model, args, kwargs, split_spec=dict.fromkeys(begins, SplitPoint.BEGINNING))
+            modules = [cut.get_stage_module(k) for k in range(cut.num_stages)]
+            outputs: list[Any] = []
+            for module in modules:
+                module.register_forward_hook(lambda _, given, output: outputs.append(output))
+            cut(*args, **kwargs)
+    except Exception as error:  # torch.export says no to the model's own code in many ways
+        reason = " ".join(str(error).split())[:120]
+        raise Unsupported(
+            f"torch's pipelining cannot cut this model; {type(error).__name__}: {reason}"
+        ) from error
+    return tuple(
+        Part(_bytes(module.parameters()), _bytes(tree_leaves(out)))
+        for module, out in zip(modules, outputs, strict=True)
+    )
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    tensors = [t for t in values if isinstance(t, Tensor) and t.requires_grad]
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _needed(action: Action, last: int) -> set[Action]:

@@ -1,8 +1,9 @@
 """What one rank of many is said to hold, compute and send, against torch's own parallelism in its fake
 process group.
 
-Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, pipelines against
-`torch.distributed.pipelining`. Shards are those of tensor-parallel ranks where there are such.
+Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, over data and context
+ranks, pipelines against the schedules and the frontend of `torch.distributed.pipelining`. Shards are those of
+tensor-parallel ranks where there are such.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from symacct.parallel.degrees import Degrees
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings
 from symacct.verify_sharded import pipeline_checks, sharded_checks
+from symacct.verify_stages import stage_checks
 from symacct.verify_tensor import tensor_checks
 
 __all__ = ["Findings", "parallel_checks"]
@@ -30,31 +32,46 @@ def parallel_checks(source: ModelSource, graph: Graph, degrees: Degrees, seed: i
     axes = {
         "tp": (degrees.tensor > 1, lambda: tensor_checks(source, graph, degrees, found, seed)),
         "zero=3": (
-            degrees.zero == 3 and degrees.data > 1,
+            degrees.zero == 3 and degrees.data * degrees.context > 1,
             lambda: sharded_checks(source, graph, degrees, found, seed),
         ),
         "pp": (degrees.stages > 1, lambda: pipeline_checks(graph, degrees, found)),
+        "what stages of pp hold": (
+            degrees.stages > 1 and degrees.interleave == 1,
+            lambda: stage_checks(source, graph, degrees, found, seed),
+        ),
     }
     asked = {axis: compare for axis, (wanted, compare) in axes.items() if wanted}
     for axis, compare in asked.items():
         try:
             compare()
         except Unsupported as error:
-            found.notes[f"{axis} is not compared: {error}"] = None
+            if not any(str(error) in note for note in found.notes):
+                found.notes[f"{axis} is not compared: {error}"] = None
+    unasked = dict.fromkeys(_unasked(degrees))
     if not found.checks:
-        raise Unsupported(
-            "; ".join(found.notes) or "nothing here that torch can be asked: give tp, pp, or dp with zero=3"
-        )
-    found.notes.update(dict.fromkeys(_unasked(degrees, len(asked))))
+        nothing = () if asked else ("nothing here that torch can be asked: give tp, pp, or dp with zero=3",)
+        raise Unsupported("; ".join([*nothing, *found.notes, *unasked]))
+    found.notes.update(unasked)
     return found
 
 
-def _unasked(degrees: Degrees, asked: int) -> Iterator[str]:
+def _unasked(degrees: Degrees) -> Iterator[str]:
     """What of the degrees nothing was compared with."""
-    for name, degree in ("cp", degrees.context), ("ep", degrees.experts):
-        if degree > 1:
-            yield f"{name} is not compared: torch has no public way to divide an unmodified model so"
+    if degrees.context > 1:
+        whole = ", so zero=3 over dp·cp ranks is compared with whole sequences" if degrees.zero == 3 else ""
+        yield (
+            "cp is not compared: torch's context_parallel divides attention alone, and only for kernels of CUDA"
+            f"{whole}"
+        )
+    if degrees.experts > 1:
+        yield "ep is not compared: torch has no way to spread the experts of an unmodified model"
     if degrees.data > 1 and degrees.zero < 3:
         yield "dp is compared at zero=3 only, where fully_shard does it"
-    if asked > 1 and degrees.stages > 1:
-        yield "pipelines are compared alone, the other axes without them"
+    if degrees.stages > 1 and (degrees.tensor > 1 or degrees.data > 1):
+        yield "pipelines are compared alone, the other axes without them: nothing tests their product but sums by place"
+    if degrees.stages > 1 and degrees.zero == 3:
+        yield (
+            "torch's PipelineStage keeps layers gathered from a backward pass to the next forward pass and scatters "
+            "gradients once a step; symacct has each micro-batch gather twice and scatter once"
+        )

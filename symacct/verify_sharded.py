@@ -44,14 +44,14 @@ def sharded_checks(
     With tensor-parallel ranks too, parallelize_module divides the weights first. `share` is what the rank is
     said to hold and to send if another answer than the derived one is to be tested.
     """
-    alone = Degrees(data=degrees.data, zero=3)
+    alone = Degrees(data=degrees.data * degrees.context, zero=3)  # those of cp share weights as those of dp do
     together = replace(alone, tensor=degrees.tensor, sequence=degrees.sequence, keep=True)
     for _, example in models_at(source, graph, source.dims, found, seed):
         plain = degrees.tensor == 1 or _unsayable(graph, together, example.model, found)
         share = share or rank(graph, alone if plain else together)
         for point, real in models_at(source, _even(share), _degrees(share), found, seed):
             units = units_of(share.graph)
-            shards = torch_ranks.Shards(_modules(real.model, units), degrees.data, source.optimizer)
+            shards = torch_ranks.Shards(_modules(real.model, units), share.degrees.data, source.optimizer)
             tensors = None
             if share.plan:
                 dim = sequence_dim(graph, share.graph) if degrees.sequence else None

@@ -79,8 +79,14 @@ def sent(text, kind, phase, graph):
 def test_a_shared_block_sums_as_often_as_one_of_its_own():
     """Two sums a layer each way, table and head one each, as with weights of their own."""
     made, graph = shared()
-    assert sent("tp=2", "all_reduce", "forward", graph) == (parse("2*L + 1"), parse("4*B*T*d*(2*L + 1)").expand())
-    assert sent("tp=2", "all_reduce", "backward", graph) == (parse("2*L + 1"), parse("4*B*T*d*(2*L + 1)").expand())
+    assert sent("tp=2", "all_reduce", "forward", graph) == (
+        parse("2*L + 1"),
+        parse("4*B*T*d*(2*L + 1)").expand(),
+    )
+    assert sent("tp=2", "all_reduce", "backward", graph) == (
+        parse("2*L + 1"),
+        parse("4*B*T*d*(2*L + 1)").expand(),
+    )
     for text in "tp=2", "tp=2,sp":
         assert not wrong(parallel_checks(made, graph, read_degrees(text), 18))
 
@@ -95,7 +101,10 @@ def test_a_shared_block_is_gathered_in_every_call_and_scattered_once():
     """A block of 4·d·d + 2·d·f weights, 9·d + f biases and gains, in float32; table and head are the root."""
     made, graph = shared()
     block, root = parse("4*(4*d**2 + 2*d*f + 9*d + f)"), parse("4*(2*V*d + V)")
-    assert sent("dp=2,zero=3", "all_gather", "forward", graph) == (parse("L + 1"), (parse("L") * block + root).expand())
+    assert sent("dp=2,zero=3", "all_gather", "forward", graph) == (
+        parse("L + 1"),
+        (parse("L") * block + root).expand(),
+    )
     assert sent("dp=2,zero=3", "all_gather", "backward", graph) == (parse("L"), (parse("L") * block).expand())
     assert sent("dp=2,zero=3", "reduce_scatter", "backward", graph) == (2, (block + root).expand())
     held = rank(graph, read_degrees("dp=2,zero=3")).shares[0].gathered
@@ -148,11 +157,15 @@ def test_two_towers_are_gathered_layer_by_layer():
     made, graph = towers()
     text, image = parse("4*(2*d*f + 3*d + f)"), parse("4*(2*e*g + 3*e + g)")
     root = parse("4*(V*d + 4*e + d**2 + d*e)")
-    assert sent("dp=2,zero=3", "all_gather", "backward", graph) == (parse("L + M"), (parse("L") * text + parse("M") * image).expand())
+    assert sent("dp=2,zero=3", "all_gather", "backward", graph) == (
+        parse("L + M"),
+        (parse("L") * text + parse("M") * image).expand(),
+    )
     assert sent("dp=2,zero=3", "reduce_scatter", "backward", graph)[0] == parse("L + M + 1")
     held = rank(graph, read_degrees("dp=2,zero=3")).shares[0].gathered
     for widths in ({"d": 8, "f": 14, "e": 12, "g": 18}, {"d": 64, "f": 256, "e": 12, "g": 18}):
-        at = lambda expr, widths=widths: int(expr.xreplace({symbol(k): sp.Integer(v) for k, v in {**widths, "V": 10}.items()}))  # noqa: E731
+        numbers = {symbol(k): sp.Integer(v) for k, v in {**widths, "V": 10}.items()}
+        at = lambda expr, numbers=numbers: int(expr.xreplace(numbers))  # noqa: E731
         assert at(held) == 3 * max(at(text), at(image)) + 2 * at(root)
     assert not wrong(parallel_checks(made, graph, read_degrees("dp=2,zero=3"), 18))
 

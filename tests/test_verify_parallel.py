@@ -414,7 +414,7 @@ def test_gpipe_keeps_every_micro_batch():
 
 def test_a_pipeline_that_torch_refuses_is_said():
     with pytest.raises(Unsupported, match="Schedule1F1B refuses"):
-        compared("llama", Degrees(stages=4, micro_batches=2))
+        pipeline_checks(graph_of("llama"), Degrees(stages=4, micro_batches=2), Findings())
 
 
 def test_a_pass_too_many_is_caught():

@@ -53,13 +53,21 @@ def entrance(
     made = maker[value]
     alike = [(made, value)]
     if made.op == "aten.add" and any(ref.back and ref.value == value for ref in made.refs):
-        alike += [(maker[ref.value], ref.value) for ref in made.refs if ref.value != value and ref.value in maker]
+        alike += [
+            (maker[ref.value], ref.value) for ref in made.refs if ref.value != value and ref.value in maker
+        ]
     shape = tensors[value].shape
-    earlier = [item for item in reversed(before) if isinstance(item, Node) and item.op not in SOURCES and item.outputs]
+    earlier = [
+        item
+        for item in reversed(before)
+        if isinstance(item, Node) and item.op not in SOURCES and item.outputs
+    ]
     for node, name in alike:
         number = [out.value for out in node.outputs].index(name)
         for item in earlier:
-            if (item.op, item.module, item.phase) == (node.op, node.module, node.phase) and number < len(item.outputs):
+            if (item.op, item.module, item.phase) == (node.op, node.module, node.phase) and number < len(
+                item.outputs
+            ):
                 twin = item.outputs[number].value
                 if twin in tensors and tensors[twin].shape == shape:
                     return item, twin
@@ -76,13 +84,21 @@ def renamed(item: Item, old: str, new: str, made: Tensor | None = None) -> Item:
         return replace(item, items=tuple(renamed(inner, old, new, made) for inner in item.items))
     name = lambda value: new if value == old else value  # noqa: E731
     outputs = tuple(
-        made if made is not None and out.value == old else replace(out, value=name(out.value), storage=name(out.storage))
+        made
+        if made is not None and out.value == old
+        else replace(out, value=name(out.value), storage=name(out.storage))
         for out in item.outputs
     )
-    return replace(item, arguments=tuple((key, _rename(a, old, new)) for key, a in item.arguments), outputs=outputs)
+    return replace(
+        item, arguments=tuple((key, _rename(a, old, new)) for key, a in item.arguments), outputs=outputs
+    )
 
 
 def _rename(argument: Any, old: str, new: str) -> Any:
     if isinstance(argument, tuple):
         return tuple(_rename(part, old, new) for part in argument)
-    return replace(argument, value=new) if isinstance(argument, Ref) and argument.value == old and not argument.back else argument
+    return (
+        replace(argument, value=new)
+        if isinstance(argument, Ref) and argument.value == old and not argument.back
+        else argument
+    )

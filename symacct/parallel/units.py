@@ -84,7 +84,10 @@ def _layer(graph: Graph, prefixes: set[str], labels: set[str], reads: Mapping[st
     mine = set(labels)
     for place in graph.sources("parameter"):
         label = place.node.label
-        whole = next((f"{p}{label[found.end() :]}" for p in sorted(prefixes) if (found := _numbered(p).match(label))), None)
+        whole = next(
+            (f"{p}{label[found.end() :]}" for p in sorted(prefixes) if (found := _numbered(p).match(label))),
+            None,
+        )
         if label in labels or whole is not None:
             mine.add(label)
             key = label if whole is None else whole
@@ -108,8 +111,16 @@ def _shared(graph: Graph, params: Mapping[str, Placed], reads: Mapping[str, Expr
     repetitions are the steps of an input.
     """
     roots = {name: tensor.storage for name, tensor in graph.tensors().items()}
-    steps = {s.name for p in graph.sources("input") for size in p.node.outputs[0].shape for s in size.free_symbols}
-    outside = {roots[r.value] for item in graph.items if not isinstance(item, Loop) for r in item.refs if item.phase in _FORWARD}
+    steps = {
+        s.name for p in graph.sources("input") for size in p.node.outputs[0].shape for s in size.free_symbols
+    }
+    outside = {
+        roots[r.value]
+        for item in graph.items
+        if not isinstance(item, Loop)
+        for r in item.refs
+        if item.phase in _FORWARD
+    }
     layers = {id(loop) for loop in layered_loops(graph)}
     for item in graph.items:
         if isinstance(item, Loop) and id(item) not in layers and item.size not in steps:
@@ -121,7 +132,10 @@ def _shared(graph: Graph, params: Mapping[str, Placed], reads: Mapping[str, Expr
 
 def layer_bytes(graph: Graph, units: Iterable[Unit]) -> list[dict[str, Expr]]:
     """Bytes of each parameter of one unit, by label."""
-    size = {p.node.label: total_over(sp.expand(p.node.outputs[0].bytes), p.loops[1:]) for p in graph.sources("parameter")}
+    size = {
+        p.node.label: total_over(sp.expand(p.node.outputs[0].bytes), p.loops[1:])
+        for p in graph.sources("parameter")
+    }
     return [{label: sp.expand(size[label]) for label in unit.labels} for unit in units]
 
 
