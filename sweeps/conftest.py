@@ -14,7 +14,7 @@ _DECLARED: list[torch.library.Library] = []  # a library forgets its ops when it
 
 @pytest.fixture(scope="session", autouse=True)
 def torchvision():
-    """Imports torchvision, with its ops declared by name where its extension is for another build of torch."""
+    """Imports torchvision, its ops declared by name where its extension is for another build of torch."""
     found = find_spec("torchvision")
     if found is None or found.origin is None:
         pytest.skip("no torchvision here: make sweep installs it")

@@ -1,4 +1,4 @@
-"""The U-Net of Stable Diffusion 1.x (Rombach et al. 2022), written compactly: its published weights' shapes."""
+"""The U-Net of Stable Diffusion 1.x (Rombach et al. 2022), written compactly, shaped as its weights."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Level(nn.ModuleList):
 
 
 class UNet(nn.Module):
-    """Latents (B, 4, H, W), sinusoids of the time (B, 320), a prompt (B, words, 768) to noise (B, 4, H, W)."""
+    """Latents (B, 4, H, W), sinusoids of the time (B, 320), a prompt (B, words, 768) to noise."""
 
     def __init__(self):
         super().__init__()

@@ -79,7 +79,7 @@ def test_a_bias_too_many_belongs_to_what_has_its_width():
 
 
 def test_one_factor_on_several_terms_is_told_of_all_their_places():
-    """Narayanan et al. 2021, equation 3, counts layers four times, logits three: 96BLTd²(1 + T/6d + V/16Ld)."""
+    """Narayanan et al. 2021, equation 3: layers four times, logits three, 96BLTd²(1 + T/6d + V/16Ld)."""
     found = check("gpt2", "C = 96 B L T d^2 (1 + T/(6d) + V/(16 L d))", given=["f = 4*d"])
     attention = {"blocks.*.attn", "blocks.*.attn.qkv", "blocks.*.attn.proj"}
     assert places(found) == attention | {"blocks.*.mlp.up", "blocks.*.mlp.down"}
@@ -205,3 +205,10 @@ def test_equal_roundings_have_one_form():
         "floor((H - 3)/2) + 2",
     ]
     assert {rounded_up(parse(text, ["H"])) for text in same} == {parse("ceiling(H/2)", ["H"])}
+
+
+def test_nothing_is_supposed_where_the_claim_leaves_no_size():
+    found = check("gpt2", "bytes.grads = 2 params")  # gradients in float32
+    assert (found.verdict, found.conditions) == ("refuted", ())
+    assert any("derived = 2 × claim" in note for note in found.notes)
+    assert sp.expand(sum(term.term for term in found.terms) - found.difference) == 0

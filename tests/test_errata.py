@@ -104,7 +104,7 @@ def test_kipplys_bytes_are_a_thousand_times_too_many():
 
 
 def test_deepseeks_saving_takes_a_cache_of_6_bits():
-    """DeepSeek-V2: 93.3 % less than DeepSeek 67B holds for 6 bits against its 16; of elements alone 82.2 %."""
+    """DeepSeek-V2: 93.3 % less than DeepSeek 67B is of 6 bits against its 16; of elements 82.2 %."""
     path = str(Path(__file__).parents[1] / "examples" / "deepseek_mla.py")
     latent = symacct.derive(path, mode="prefill")  # in float32
     found = latent.check("bytes.kv_cache = 6/8 B T L (d_c + d_r)")

@@ -147,11 +147,13 @@ class Attribution:
     def _nearest(self, body: Expr, left: Expr) -> list[tuple[Part, Expr, Expr]]:
         """The parts whose terms differ least from a term that the model does not have, and those terms.
 
-        First what gives as many values, as a bias would; then what a usual relation takes for it, then what has
-        all its sizes, then what is wrong itself.
+        First what gives as many values, as a bias would; then what a usual relation takes for it, then what
+        has all its sizes, then what is wrong itself.
         """
         every = [(p, other, number) for p, terms in self.parts for other, number in terms.items()]
-        wide_as = [row for row in every if row[0].made.as_coeff_Mul()[1] == body and _distance(body, row[1]) == 1]
+        wide_as = [
+            row for row in every if row[0].made.as_coeff_Mul()[1] == body and _distance(body, row[1]) == 1
+        ]
         if wide_as and self._left(body) < 0:
             return wide_as
         for wide in (False, True):

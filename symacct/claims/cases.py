@@ -105,7 +105,8 @@ class Setting:
         """Both sides under all relations of the case."""
         if case not in self.memory:
             left, right = self.raw(case)
-            self.memory[case] = halved_alike(self.under(left, case.supposed), self.under(right, case.supposed))
+            left, right = self.under(left, case.supposed), self.under(right, case.supposed)
+            self.memory[case] = halved_alike(left, right)
         return self.memory[case]
 
     def explicit(self, case: Case) -> Expr:

@@ -75,7 +75,7 @@ class _Judge:
         return self._peak() or self._at_known_sizes() or self._leading() or self._in_numbers()._refuted()
 
     def _in_numbers(self) -> _Judge:
-        """Where the claim is a number and the sizes are known: judged at them, so that numbers are compared."""
+        """Where the claim is a number and the sizes are known: judged at them, number with number."""
         left, right = self.setting.raw(self.setting.base)
         spoken = {s.name for s in left.free_symbols}
         if right.free_symbols or not spoken or not spoken <= set(self.sizes):
@@ -224,10 +224,9 @@ class _Judge:
 
     def _refuted(self) -> Verdict:
         setting = self.setting
-        base = min(
-            (setting.base, *(replace(setting.base, supposed=t) for t in setting.supposable)),
-            key=self._differing,
-        )
+        whole = setting.claim.counts or setting.claim.counted  # the claim leaves no size to suppose
+        supposed = [replace(setting.base, supposed=t) for t in (() if whole else setting.supposable)]
+        base = min((setting.base, *supposed), key=self._differing)
         derived, claim = setting.sides(base)
         witness = self._witness(base, derived, claim)
         hint = ratio_hint(derived, claim, self._kind) or self._leading_hint(derived, claim)

@@ -12,6 +12,7 @@ from symacct.claims.verdict import Term
 
 Weighed = list[tuple[Part, dict[Expr, Expr]]]
 _MOST = 400
+_COUNTS_OF_N = ("params.total", "params.trainable", "params.active")
 
 
 def terms(setting: Setting, case: Case, proved_in: Case | None = None) -> tuple[Term, ...]:
@@ -36,8 +37,10 @@ def _counted(setting: Setting, case: Case) -> Weighed:
     claim = setting.claim
     if set(claim.keys.values()) == {"flops.hardware"} and not claim.counts:
         return _spared(setting, case)
+    if not any(claim.keys.get(s, "").startswith("flops") for s in claim.left.free_symbols):
+        return []
     right = sp.expand(claim.right)
-    totals = [stand for stand in claim.counted if claim.keys[stand] in ("params.total", "params.trainable", "params.active")]
+    totals = [stand for stand in claim.counted if claim.keys[stand] in _COUNTS_OF_N]
     factor = sum((right.coeff(stand, 1) for stand in (*claim.counts, *totals)), sp.Integer(0))
     if factor == 0:
         return []

@@ -72,7 +72,7 @@ def _meant(number: Fraction, kind: str) -> str:
 
 
 def thousands(ratio: sp.Rational) -> str:
-    """That a rounded claim is too large or too small by a power of 10³, from derived / claim; empty if not."""
+    """That a rounded claim is wrong by a power of 10³, from derived / claim; empty if it is not."""
     powers = [p for p in range(-12, 13, 3) if p and abs(float(1 / ratio) / 10.0**p - 1) < _ROUNDED]
     return f": about 10^{powers[0]} times as much: kilo, mega, giga, tera?" if powers else ""
 

@@ -45,7 +45,9 @@ _MODES = {
 def appendix(
     answer: Answer, certificate: Certificate | None = None, more: Sequence[Block] = ()
 ) -> list[Block]:
-    """Everything, `more` after the closed forms: notation, conditions, convention, closed forms, tables, derivation, memory, certificate."""
+    """Everything: notation, conditions, convention, closed forms and after them `more`, tables, derivation,
+    memory, certificate.
+    """
     return [
         *_opening(answer),
         *notation(answer, True),

@@ -1,4 +1,4 @@
-"""Formulas to leading order as a table: what stated orders leave, what is left out, what that costs at most."""
+"""Formulas to leading order as a table: what orders leave, what is left out, what that costs at most."""
 
 from __future__ import annotations
 

@@ -58,13 +58,12 @@ def near(
     known = {symbol(name): sp.Integer(value) for name, value in sizes.items() if name != length.name}
     slacks = [sp.expand((active * right - n * left).xreplace(known)) for n in numbers]
     plain = all(s.free_symbols <= {length} and sp.degree(s, length) <= 2 for s in slacks)
-    return Near(
-        length, left, right, numbers, below, above, tuple(_positive(s, length) for s in slacks) if plain else ()
-    )
+    here = tuple(_positive(s, length) for s in slacks) if plain else ()
+    return Near(length, left, right, numbers, below, above, here)
 
 
 def _positive(slack: Expr, length: sp.Symbol) -> Interval | None:
-    """The lengths from 1 at which a polynomial of degree 2 or less, if 2 with a negative square, is above 0."""
+    """The lengths from 1 at which a polynomial of degree 2 (bent downwards) or less is above 0."""
     bend, slope, constant = (slack.coeff(length, power) for power in (2, 1, 0))
     if bend == 0 and slope == 0:
         return (1, None) if constant > 0 else None

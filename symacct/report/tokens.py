@@ -35,8 +35,8 @@ class Tokens:
     """`number · active · tokens + rest`: N′ is `active`, D `tokens`.
 
     `meaning` says what N′ counts, if it is one of the choices of N; `others` are the other choices, each with
-    what its 6·N·D leaves over beyond `rest`, divided by 6·D: N′ less that count. `name` is N, or P where N is a
-    size of the model.
+    what its 6·N·D leaves over beyond `rest`, divided by 6·D: N′ less that count. `name` is N, or P where N is
+    a size of the model.
     """
 
     number: int
@@ -146,8 +146,8 @@ def more_or_less(less: Expr) -> tuple[Expr, str]:
 def as_data(answer: Answer) -> dict[str, Any]:
     """The same for JSON; a reason in the place of all of it where there is no such form.
 
-    `leaves` is the whole step less number·count·tokens; `within` has the condition on all sizes and, where the
-    other sizes are known, the lengths `from` and `below`.
+    `leaves` is the whole step less number·count·tokens; `within` has the condition on all sizes and, where
+    the other sizes are known, the lengths `from` and `below`.
     """
     step = answer.formulas["flops.step"]
     reason = untold(answer, step)
