@@ -113,7 +113,7 @@ def forward_parts(answer: Answer) -> list[Part]:
     parts = []
     for (module, times), entries in groups.items():
         total = add(ledger.counted(entry) for entry in entries)
-        once = sp.expand(total / times)
+        once = sp.expand(sp.cancel(total / times) if times.is_Add else total / times)  # of L - 1 layers: without L - 1
         even = not (sp.fraction(sp.together(once))[1].free_symbols & times.free_symbols)
         label = _label(module, entries, ledger.entries)
         parts.append(

@@ -9,6 +9,8 @@ from symacct.certificate import Certificate, Check
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import grouped
 
+_LONGEST = 300  # letters of a formula that is shown whole
+
 
 def as_text(certificate: Certificate, page: Page) -> None:
     """The points, a line per quantity and oracle, the failures in full, and the verdict."""
@@ -72,10 +74,30 @@ def _failure(page: Page, check: Check) -> None:
     page.line()
     page.hanging("refuted", [f"{check.quantity} by {check.oracle}"], 9)
     page.hanging("  at", [_point(check.point)], 9)
-    page.hanging("  said", [f"{check.formula} = {_number(check.expected)}"], 9)
-    page.hanging("  seen", [_number(check.observed)], 9)
+    formula = check.formula
+    if len(formula) > _LONGEST:
+        formula = f"the largest of {_forms(formula)} forms" if formula.startswith("Max(") else "the formula of derive"
+    page.hanging("  said", [f"{formula} = {_number(check.expected)}"], 9)
+    page.hanging("  seen", [_number(check.observed) + _apart(check)], 9)
     if check.where:
         page.hanging("  where", [check.where], 9)
+
+
+def _forms(formula: str) -> int:
+    """How many arguments a Max has, told by the commas outside of further brackets."""
+    depth = count = 0
+    for letter in formula:
+        depth += (letter == "(") - (letter == ")")
+        count += letter == "," and depth == 1
+    return count + 1
+
+
+def _apart(check: Check) -> str:
+    """How far what was seen is from what was said."""
+    if not (isinstance(check.expected, int) and isinstance(check.observed, int)) or not check.expected:
+        return ""
+    more = check.observed - check.expected
+    return f", {grouped(abs(more))} {'more' if more > 0 else 'less'} ({abs(more) / abs(check.expected):.3g} of it)"
 
 
 def _number(value: int | str) -> str:
