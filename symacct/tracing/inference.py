@@ -19,6 +19,8 @@ from symacct.tracing.source import ModelSource
 
 CACHED = ("prefill", "decode")
 TOKENS = "T"
+# what holds no part of a cache; a size that is a symbol would lead to all that torch knows of it
+_WITHOUT = (type, str, torch.nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool)
 _MEANINGS = {
     "prefill": "tokens of the prompt, all of them cached at its end",
     "decode": "tokens cached before the step; attention reads T + 1",
@@ -61,7 +63,7 @@ def tensors_of(
         if cache.dim() > 1:
             yield name, cache
         return
-    if id(cache) in around or isinstance(cache, type | str | torch.nn.Module):
+    if id(cache) in around or isinstance(cache, _WITHOUT):
         return
     for key, part in _parts(cache):
         yield from tensors_of(part, f"{name}.{key}" if name else key, around | {id(cache)})
