@@ -29,6 +29,7 @@ _TOKEN_LABELS = (
     "ForTokenClassification",
 )
 _CACHES = ("cache", "past_key_values")  # what forward calls it, by transformers' release
+_UNCACHED = "the training step runs with use_cache=False: it fills no cache of keys and values"
 # Labels beside `labels`, one for each sequence.
 _SEQUENCE_LABELS = ("next_sentence_label", "sentence_order_label")
 
@@ -53,6 +54,7 @@ def load_config(target: str | Path) -> ModelSource:
         meanings=hf_fields.meanings(dims),
         cache=blueprint.cache if blueprint.cache_keyword else None,
         prompt=blueprint.prompt,
+        trained=_UNCACHED if blueprint.cache_keyword else "",
         step=blueprint.step if family.has_encoder else None,
         values={b.symbol: b.value for b in bound if b.symbol in symbols},
         structural=tuple(s for s in ("L", "L_d") if s in symbols),

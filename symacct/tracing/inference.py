@@ -38,7 +38,8 @@ def in_mode(source: ModelSource, mode: str) -> ModelSource:
     if source.cache is None:
         raise Unsupported(
             f"{source.name}: mode {mode} runs a model with its cache, and this one has none: "
-            "a model file defines cache(...), a config names a decoder that keeps keys and values"
+            "a model file defines cache(...), a config names a decoder that keeps keys and values; "
+            "--mode forward runs it once, which is all that an encoder does with a prompt"
         )
     if TOKENS not in source.dims:
         raise Unsupported(f"{source.name}: mode {mode} needs a size T, the tokens of a sequence")

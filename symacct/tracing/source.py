@@ -29,6 +29,7 @@ class ModelSource:
     prompt: Callable[[Mapping[str, Any]], Any] | None = None  # what inference reads; None: the inputs
     step: Callable[[Mapping[str, Any]], Any] | None = None  # what a step of decode reads; None: the prompt at T = 1
     stored: str = ""  # how a config says that the weights are stored, in words; they are built in float32
+    trained: str = ""  # what is to be said of a training step
     autocast: Any = None  # the dtype of torch.autocast around forward and loss
     accumulated: bool = False  # the step adds to gradients that earlier micro-batches left
     modules: tuple[str, ...] = ()  # names of the modules that hold the model's own code

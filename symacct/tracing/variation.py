@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from symacct.dtypes import checked as known
-from symacct.errors import ModelFileError
+from symacct.errors import ModelFileError, SymacctError
 from symacct.graph import Graph
 from symacct.quantised import eight_bit
 from symacct.regions import Region, examples
@@ -58,6 +58,8 @@ def graph_of(
     if asked.optimizer in EIGHT_BIT:
         graph = eight_bit(graph)
     said = of_stored(source.stored, dtype, asked)
+    if source.trained and mode == "train":
+        said.append(source.trained)
     if asked.recipe:
         said.append(f"recipe {asked.recipe.name}: {asked.recipe.meaning} ({asked.recipe.source})")
     return replace(graph, variant=asked.text, remarks=(*graph.remarks, *said))
@@ -74,7 +76,10 @@ def _within(region: Region | None, builder: Builder) -> Builder:
     found = examples(source.dims, asked) if asked else None
     made = Builder(replace(source, dims=found), builder.mode, builder.device) if found else builder
     for _ in range(_TURNS):
-        more = region.broken(made.taken()[2].assumptions, source.values)
+        try:
+            more = region.broken(made.taken()[2].assumptions, source.values)
+        except SymacctError:  # the model itself refuses such sizes
+            return builder
         found = examples(source.dims, asked := tuple(dict.fromkeys((*asked, *more)))) if more else None
         if found is None or found == made.source.dims:
             return made
