@@ -1,4 +1,4 @@
-"""Sizes solved for on traced models against brute force: the batch, the sequence, the depth, the fewest ranks."""
+"""Sizes of traced models solved for, against brute force: batch, sequence, depth, fewest ranks."""
 
 from __future__ import annotations
 
