@@ -14,9 +14,10 @@ from symacct.conventions import Convention
 from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
-from symacct.graph import HELD, MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
+from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.limits import holds, told
 from symacct.rules import RULES, Cost, price
+from symacct.saved import saved_buffers, saved_bytes
 from symacct.symbols import symbol
 
 KINDS = ("product", "elementwise", "reduction", "transcendental")
@@ -304,35 +305,6 @@ def _sum(places: Iterable[Placed], read: Callable[[Tensor], Expr]) -> Expr:
     return add(sp.expand(total_over(read(out), p.loops)) for p in places for out in p.node.outputs)
 
 
-def saved_bytes(graph: Graph) -> dict[str, Expr]:
-    """Bytes kept for backward by each value's storage, over all its repetitions; each storage once, and none
-    of what the model holds anyway (parameters, buffers, tensors that are plain attributes)."""
-    held = _held(graph)
-    return {value: size for value, size in _kept_bytes(graph).items() if value not in held}
-
-
-def saved_buffers(graph: Graph) -> dict[str, Expr]:
-    """Bytes of buffers, and of plain tensors that the model holds, to which autograd refers: kept for backward at
-    no further cost."""
-    held = _held(graph)
-    return {value: size for value, size in _kept_bytes(graph).items() if value in held}
-
-
-def _held(graph: Graph) -> set[str]:
-    places = [*graph.sources("buffer"), *(p for p in graph.sources("constant") if HELD in p.node.notes)]
-    return {out.value for place in places for out in place.node.outputs}
-
-
-def _kept_bytes(graph: Graph) -> dict[str, Expr]:
-    loops = {out.value: p.loops for p in graph.placed() for out in p.node.outputs}
-    found = {}
-    for name, count in (graph.kept or {}).items():
-        size, around = graph.storages[name], loops[name]
-        whole = sp.expand(count - sp.Mul(*(loop.count for loop in around))) == 0
-        found[name] = sp.expand(total_over(size, around) if whole else count * size)
-    return found
-
-
 def _symbols(a: Any) -> set[sp.Symbol]:
     return set(a.left.free_symbols) | (set(a.right.free_symbols) if a.right is not None else set())
 
@@ -366,4 +338,4 @@ def _active(graph: Graph) -> Expr | None:
     return add(sp.expand(part) for part in total)
 
 
-__all__ = ["KINDS", "SOURCES", "Entry", "Ledger", "add", "has_rule"]
+__all__ = ["KINDS", "SOURCES", "Entry", "Ledger", "add", "has_rule", "saved_buffers", "saved_bytes"]

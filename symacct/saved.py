@@ -1,0 +1,37 @@
+"""Bytes kept for backward, tensor by tensor: at a cost, and of what the model holds anyway."""
+
+from __future__ import annotations
+
+import sympy as sp
+from sympy import Expr
+
+from symacct.graph import HELD, Graph, total_over
+
+
+def saved_bytes(graph: Graph) -> dict[str, Expr]:
+    """Bytes kept for backward by each value's storage, over all its repetitions; each storage once, and none
+    of what the model holds anyway (parameters, buffers, tensors that are plain attributes)."""
+    held = _held(graph)
+    return {value: size for value, size in _kept_bytes(graph).items() if value not in held}
+
+
+def saved_buffers(graph: Graph) -> dict[str, Expr]:
+    """Bytes of buffers, and of plain tensors that the model holds, to which autograd refers: kept for backward at
+    no further cost."""
+    held = _held(graph)
+    return {value: size for value, size in _kept_bytes(graph).items() if value in held}
+
+
+def _held(graph: Graph) -> set[str]:
+    places = [*graph.sources("buffer"), *(p for p in graph.sources("constant") if HELD in p.node.notes)]
+    return {out.value for place in places for out in place.node.outputs}
+
+
+def _kept_bytes(graph: Graph) -> dict[str, Expr]:
+    loops = {out.value: p.loops for p in graph.placed() for out in p.node.outputs}
+    found = {}
+    for name, count in (graph.kept or {}).items():
+        size, around = graph.storages[name], loops[name]
+        whole = sp.expand(count - sp.Mul(*(loop.count for loop in around))) == 0
+        found[name] = sp.expand(total_over(size, around) if whole else count * size)
+    return found
