@@ -51,3 +51,13 @@ def told(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[[],
     if found is None and graph.measured is not None and set(graph.symbols) <= set(sizes):
         return graph.measured({name: sizes[name] for name in graph.symbols}).get(key)
     return found
+
+
+def peak_told(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Whether the largest form of the peak is the peak at these sizes: known, or what a run at them says."""
+    if holds(graph, PEAK, sizes):
+        return True
+    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+    values = [live.xreplace(numbers) for _, live in graph.peak or ()]
+    seen = told(graph, PEAK, sizes, lambda: None)
+    return seen is not None and all(value.is_Integer for value in values) and int(max(values)) == seen

@@ -106,3 +106,19 @@ def test_spellings_of_cross_entropy_are_verified_by_real_runs(loss):
     assert found.verified, [check for check in found.failures]
     kept = [check.point for check in found.checks if check.quantity == "bytes.saved"]
     assert {1} <= {point["B"] for point in kept} and {1} <= {point["T"] for point in kept}
+
+
+def test_a_peak_that_lies_elsewhere_in_a_batch_of_one_is_that_of_a_run_or_left_out():
+    made = symacct.derive(
+        model=lambda d: nn.LSTM(d, d, batch_first=True),
+        inputs=lambda B, T, d: torch.randn(B, T, d),
+        dims={"B": 2, "T": 5, "d": 6},
+        loss=lambda output: output[0].sum(),
+    )
+    assert ("bytes.peak", "B = 1") in {(limit.key, limit.text) for limit in made.graph.limits}
+    sizes = {"B": 1, "T": 4, "d": 2}
+    alone = symacct.derive(
+        model=nn.LSTM(2, 2, batch_first=True), inputs=torch.randn(1, 4, 2), dims={}, loss=lambda output: output[0].sum()
+    )
+    assert made.at(**sizes)["bytes.peak"] == alone.at()["bytes.peak"]
+    assert "bytes.peak" not in Ledger(loads(dumps(made.graph))).at(**sizes)

@@ -127,6 +127,7 @@ def plan(target: str, form: str, **options: Any) -> int:
 
         return searched(target, form, options)
     from symacct.errors import SizeError
+    from symacct.limits import peak_told
     from symacct.plan.planning import plan as worked_out
     from symacct.report.answer import Answer
     from symacct.report.planned_json import as_json
@@ -142,7 +143,7 @@ def plan(target: str, form: str, **options: Any) -> int:
     found = worked_out(
         case, question, retrace, options["remedies"], _divider(case, options, question.solve)
     )
-    if found.rank is None and not ledger.peak_holds(found.sizes):
+    if found.rank is None and not peak_told(ledger.graph, found.sizes):
         raise SizeError(
             "the forms of the peak do not hold at these sizes, where layers hardly repeat or a size is 1; make that "
             "size a plain number in the model file"

@@ -8,6 +8,7 @@ copies, so what differs at one of them differs there too, and then halves of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -31,7 +32,10 @@ from symacct.tracing.source import ModelSource
 Guards = Sequence[tuple[Any, str, bool]]
 Special = dict[str, frozenset[int]]
 _LARGEST = 4  # the largest size that a guard is tried at
-_SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 3, 9
+_SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 3, 10
+_WINNERS = 3
+_TRIES = 6  # points, at some of which a model may refuse to run
+_SPANS = ((3, 9), (2, 5), (3, 60))  # of the sizes of points: a peak lies elsewhere in small models than in large ones
 
 
 def bounded(
@@ -87,6 +91,7 @@ class Limits:
     special: Special
     depths: Mapping[str, int]
     forms: dict[str, list[sp.Expr]] = field(default_factory=dict)
+    _usual: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.graph.kept is not None:
@@ -99,21 +104,21 @@ class Limits:
         free = [name for name in self.domain.names if name not in self.depths]
         given = {s.name for place in self.graph.sources("input") for out in place.node.outputs for size in out.shape for s in size.free_symbols}
         alone = [name for name in free if name in given]
-        made: list[Limit] = []
+        made = [Limit(SAVED, _one(name), None) for name in self.depths if self._differing({name: 1}, [SAVED])]
         for name in alone:
             for number in (1, *sorted(self.special.get(name, ()))):
                 made += [Limit(key, _one(name, number), self._more(key, {name: number})) for key in self._differing({name: number})]
         failing = {str(limit.where.lhs) for limit in made if limit.where.rhs == 1}
         made += self._among([name for name in free if name not in failing])
         pairs = [pair for pair in equal if not set(pair) & set(self.depths)]
-        for pair in pairs if pairs and self._differing(_alike(pairs)) else ():
-            made += [Limit(key, sp.Eq(*map(symbol, pair), evaluate=False), None) for key in self._differing(_alike([pair]))]
+        for pair in pairs if pairs and self._differing(_equal(pairs), few=1) else ():
+            made += [Limit(key, sp.Eq(*map(symbol, pair), evaluate=False), None) for key in self._differing(_equal([pair]), few=1)]
         return tuple(made)
 
     def _among(self, names: Sequence[str]) -> list[Limit]:
         """Those of sizes of 1, or of the least that there may be: halves of the names are tried where all differ."""
         least = self._least(names)
-        keys = self._differing(least) if least else []
+        keys = self._differing(least, few=1) if least else []
         if not keys:
             return []
         if len(names) == 1:
@@ -137,24 +142,65 @@ class Limits:
                     found |= {s.name: 1 for s in a.right.free_symbols if s.name not in self.depths}
         return found
 
-    def _differing(self, fixed: Mapping[str, int]) -> list[str]:
-        """The keys whose formulas are not right in a run with these sizes."""
-        for point in islice(self._points(fixed), 2):
+    def _differing(self, fixed: Mapping[str, int], keys: Iterable[str] = (SAVED, PEAK), few: int = _FEW) -> list[str]:
+        """Those of the keys whose formulas are not right in runs with these sizes: in one if storages are born, kept
+        and freed there as elsewhere, else in one of a few, for a peak may lie at many places."""
+        found: set[str] = set()
+        tried = 0
+        for point in islice(self._points(fixed), _TRIES):
             try:
-                return [key for key, lacking in self._lacking(point).items() if lacking]
+                found |= {key for key, lacking in self._lacking(point, keys).items() if lacking}
             except SymacctError:  # the model's own code refuses these sizes
                 continue
-        return []
+            tried += 1
+            if not found and self._alike(point):
+                return []
+            if tried == few:
+                break
+        if tried and few > 1 and PEAK in keys and PEAK not in found and self._peaks_otherwise(fixed):
+            found.add(PEAK)
+        return sorted(found, reverse=True)
+
+    def _peaks_otherwise(self, fixed: Mapping[str, int]) -> bool:
+        """Whether a run tells another peak where one form of it after another is the largest."""
+        for point in islice(self._winning(fixed), _WINNERS):
+            with suppress(SymacctError):
+                if self._lacking(point, [PEAK]).get(PEAK):
+                    return True
+        return False
+
+    def _winning(self, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        forms = self.forms.get(PEAK, [])
+        names = [symbol(name) for name in self.domain.names]
+        if not forms or any(not form.free_symbols <= set(names) for form in forms):
+            return
+        values = sp.lambdify(names, forms, modules="math")
+        met: set[int] = set()
+        for point in self._points(fixed):
+            found = values(*(point[size.name] for size in names))
+            largest = max(range(len(found)), key=found.__getitem__)
+            if largest not in met:
+                met.add(largest)
+                yield point
+
+    def _alike(self, point: Mapping[str, int]) -> bool:
+        """Whether a run there makes, keeps and frees the storages that one at generic sizes does, op by op."""
+        if self._usual is None:
+            usual = next(self._points({name: point[name] for name in self.depths}), None)
+            self._usual = () if usual is None else _lives(self.run(usual))
+        return _lives(self.run(point)) == self._usual
 
     def _more(self, key: str, fixed: Mapping[str, int]) -> sp.Expr | None:
-        """What a formula lacks at these sizes, as an expression in the others, if few runs tell."""
+        """What a formula lacks at these sizes, as an expression in the others, if few runs tell; of a peak none does."""
+        if key == PEAK:
+            return None
         rows: list[dict[sp.Symbol, int]] = []
         values: list[int] = []
         for number, point in enumerate(islice(self._points(fixed), _MANY)):
-            deeper = {name: value + number % 3 for name, value in point.items() if name in self.depths}
+            deeper = {name: value + number // _FEW for name, value in point.items() if name in self.depths}
             point = point | (deeper if self.domain.holds(point | deeper) else {})
             try:
-                lacking = self._lacking(point).get(key)
+                lacking = self._lacking(point, [key]).get(key)
             except SymacctError:
                 return None
             if lacking is None:
@@ -167,14 +213,15 @@ class Limits:
                 return sp.Integer(values[0])
         return lift(rows, values, free) if values else None
 
-    def _lacking(self, point: Mapping[str, int]) -> dict[str, int]:
+    def _lacking(self, point: Mapping[str, int], keys: Iterable[str]) -> dict[str, int]:
         """What each formula lacks in a run at these sizes; one that is no number here is left out."""
         seen = amounts(self.run(point))
         numbers = {symbol(name): sp.Integer(value) for name, value in point.items()}
         found = {}
-        for key, forms in self.forms.items():
+        for key in set(keys) & set(self.forms) & set(seen):
+            forms = self.forms[key]
             values = [form.xreplace(numbers).doit() for form in forms]
-            if key in seen and all(v.is_Integer for v in values) and (key != PEAK or holds_at(self.graph, point)):
+            if all(v.is_Integer for v in values) and (key != PEAK or holds_at(self.graph, point)):
                 found[key] = seen[key] - int(max(values))
         return found
 
@@ -183,9 +230,19 @@ class Limits:
         given = {**self.depths, **fixed}
         if any(a.kind == "divides" and a.right.is_number and not a.holds(_numbers(given)) for a in self.domain.assumptions if {s.name for s in a.left.free_symbols} <= set(given)):
             return
+        drawn = [self._drawn(given, *span) for span in _SPANS]
+        while drawn:
+            for points in tuple(drawn):
+                point = next(points, None)
+                if point is None:
+                    drawn.remove(points)
+                else:
+                    yield point
+
+    def _drawn(self, given: Mapping[str, int], low: int, high: int) -> Iterator[dict[str, int]]:
         second = []
         try:
-            for point in islice(self.domain.points(_SEED, low=3, high=9, fixed=given), _DRAWS):
+            for point in islice(self.domain.points(_SEED, low=low, high=high, fixed=given), _DRAWS):
                 free = [value for name, value in point.items() if name not in given]
                 if any(point[name] in numbers for name, numbers in self.special.items() if name not in given):
                     continue
@@ -198,11 +255,17 @@ class Limits:
         yield from second
 
 
+def _lives(trace: Trace) -> tuple[Any, ...]:
+    """The ops of a run with the storages that they make, when each dies, and which are kept."""
+    made = tuple((record.key, tuple(out.storage for out in record.outputs)) for record in trace.records)
+    return made, tuple(trace.deaths), frozenset(trace.kept)
+
+
 def _numbers(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
     return {symbol(name): sp.Integer(value) for name, value in sizes.items()}
 
 
-def _alike(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+def _equal(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
     return {name: 6 for pair in pairs for name in pair}
 
 
