@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import symacct
 from symacct.account import Ledger
 from symacct.graph import SymbolInfo
 from symacct.latex import document, short_tex
@@ -74,3 +75,9 @@ def test_what_derive_writes_compiles_in_a_paper(tmp_path):
         short_tex(found, ("module", "op", "phase", "kind")), encoding="utf-8"
     )
     assert max(overfull(compiled(tmp_path, PAPER)), default=0) <= WIDEST
+
+
+def test_formulas_to_leading_order_compile(tmp_path):
+    text = symacct.derive("mixtral").latex(given=["T << d", "V << L*d"], standalone=True)
+    assert r"$T \ll d$" in text
+    assert max(overfull(compiled(tmp_path, text)), default=0) <= WIDEST
