@@ -35,13 +35,18 @@ class Ledger(account.Ledger):
         Raises SizeError where a size is missing or excluded.
         """
         known = {**self.graph.values, **sizes}
+        if not all(isinstance(value, int) and value > 0 for value in known.values()):
+            return super().at(**known)
         if "d_h" in self.graph.symbols and {"d", "h"} <= known.keys() and known["d"] % known["h"] == 0:
             known.setdefault("d_h", known["d"] // known["h"])
         where = Region((), known)
         if self.elsewhere is not None and where.broken(self.graph.assumptions, {}):
-            graph = self.elsewhere(where)
-            if not where.broken(graph.assumptions, {}):
-                return account.Ledger(graph, self.convention, self.allow_unknown).at(**known)
+            others: list[account.Ledger] = self.__dict__.setdefault("_others", [])
+            if all(where.broken(other.graph.assumptions, {}) for other in others):
+                others.append(account.Ledger(self.elsewhere(where), self.convention, self.allow_unknown))
+            for other in others:
+                if not where.broken(other.graph.assumptions, {}):
+                    return other.at(**known)
         return super().at(**known)
 
     def latex(
