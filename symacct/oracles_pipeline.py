@@ -92,8 +92,9 @@ class Part:
 
 
 def parts_of(model: nn.Module, inputs: Any, begins: Sequence[str]) -> tuple[Part, ...]:
-    """The stages that torch's own frontend cuts a model into, before each of these modules. Raises Unsupported where it
-    cannot trace or cut the model.
+    """The stages that torch's own frontend cuts a model into, before each of these modules.
+
+    Raises Unsupported where it cannot trace or cut the model.
     """
     args, kwargs = (
         ((), inputs)

@@ -1,7 +1,8 @@
 """What one rank of many is said to hold, compute and send, against torch's own parallelism in its fake
 process group.
 
-Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, over data and context
+Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, over data and
+context
 ranks, pipelines against the schedules and the frontend of `torch.distributed.pipelining`. Shards are those of
 tensor-parallel ranks where there are such.
 """

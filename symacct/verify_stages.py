@@ -28,7 +28,8 @@ def stage_checks(
     seed: int = 0,
     share: Rank | None = None,
 ) -> None:
-    """Bytes of parameters on each kind of stage, and of what the first one hands on. `share` is what stages are said to
+    """Bytes of parameters on each kind of stage, and of what the first one hands on. `share` is what stages
+    are said to
     hold if another answer than the derived one is to be tested.
     """
     alone = Degrees(stages=degrees.stages, micro_batches=degrees.micro_batches)

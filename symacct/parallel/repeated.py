@@ -23,7 +23,8 @@ def nodes_of(items: Iterable[Item]) -> Iterable[Node]:
 def passed_on(loop: Loop, carried: set[str]) -> set[str]:
     """Carried gradients that a repetition does no more with than to add them to others.
 
-    Such is the gradient of a weight that all repetitions share. Their readers bring them together where they must.
+    Such is the gradient of a weight that all repetitions share. Their readers bring them together where
+    they must.
     """
     readers: dict[str, list[tuple[Node, int]]] = {}
     for node in nodes_of(loop.items):
@@ -47,8 +48,8 @@ def entrance(
 ) -> tuple[Node, str] | None:
     """What gives the first repetition of a region what `value` gives the later ones, and its name.
 
-    A repetition that stands before the region makes it by the same op in the same module; the first of a sum is what
-    the sum adds. Else it is the last value of that shape.
+    A repetition that stands before the region makes it by the same op in the same module; the first of a
+    sum is what the sum adds. Else it is the last value of that shape.
     """
     made = maker[value]
     alike = [(made, value)]

@@ -1,7 +1,9 @@
 """What FSDP gathers as one: a layer of a tower, or a block that all layers share; the rest is the root.
 
-As `fully_shard` has it, called on each layer and then on the model: a unit is gathered whenever it is called, and again
-for each call's backward; its gradients, of all calls together, are scattered once (torch 2.13, `_fsdp_param_group`).
+As `fully_shard` has it, called on each layer and then on the model: a unit is gathered whenever it is
+called, and again
+for each call's backward; its gradients, of all calls together, are scattered once (torch 2.13,
+`_fsdp_param_group`).
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ _FORWARD = ("forward", "loss")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Alike units: the labels of their parameters, how many there are, and how often a pass calls them, all together.
+    """Alike units: the labels of their parameters, how many there are, and how often a pass calls them, all
+    together.
 
-    `prefixes` are the modules' paths, with a star for the number of the layer; none of a block that is shared.
+    `prefixes` are the modules' paths, with a star for the number of the layer; none of a block that is
+    shared.
     """
 
     labels: frozenset[str]
@@ -107,7 +111,8 @@ def _numbered(prefix: str) -> re.Pattern[str]:
 
 
 def _shared(graph: Graph, params: Mapping[str, Placed], reads: Mapping[str, Expr]) -> Iterator[Unit]:
-    """Blocks that a region of no layers of its own calls in each repetition: not the cell of a recurrence, whose
+    """Blocks that a region of no layers of its own calls in each repetition: not the cell of a recurrence,
+    whose
     repetitions are the steps of an input.
     """
     roots = {name: tensor.storage for name, tensor in graph.tensors().items()}
