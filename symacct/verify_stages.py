@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import sympy as sp
@@ -18,6 +19,9 @@ from symacct.parallel.rank import Rank, rank
 from symacct.parallel.units import units_of
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of
+
+Numbers = Mapping[sp.Symbol, sp.Integer]
+Sizes = Mapping[str, int]
 
 
 def stage_checks(
@@ -47,7 +51,9 @@ def stage_checks(
         parts = torch_stages.parts_of(real.model, real.inputs, begins)
         at = {"first stage": 0, "second stage": 1, "last stage": degrees.stages - 1}
 
-        def check(quantity: str, formula: Expr, observed: int) -> None:
+        def check(
+            quantity: str, formula: Expr, observed: int, numbers: Numbers = numbers, point: Sizes = point
+        ) -> None:
             expected = int(sp.expand(formula).xreplace(numbers))
             oracle = f"torch's pipelining, {degrees.stages} stages cut"
             found.checks.append(
