@@ -48,6 +48,11 @@ class MasterWeights:
             p.register_post_accumulate_grad_hook(self._take)
 
     @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the optimizer that steps the copies."""
+        return self.inner.param_groups  # type: ignore[no-any-return]
+
+    @property
     def state(self) -> Mapping[torch.Tensor, dict[str, Any]]:
         """The state by parameter, the float32 copy under "master"."""
         found = {}
