@@ -91,8 +91,9 @@ def checked(name: str, optimizer: Any) -> Any:
             f"{name}: SparseAdam steps the rows that a batch looked up, and how many these are depends on the data; "
             "derive with Adam, which steps every row"
         )
-    scalars = [p for group in optimizer.param_groups for p in group["params"] if not p.dim()]
-    if isinstance(optimizer, torch.optim.Rprop) and scalars:
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Rprop) else ()
+    scalars = [p for group in groups for p in group["params"] if not p.dim()]
+    if scalars:
         raise ModelFileError(
             f"{name}: Rprop picks elements of each gradient by their signs, which are data, and has no symbolic step for a "
             f"parameter without dimensions, of which there {'is one' if len(scalars) == 1 else f'are {len(scalars)}'}; "
