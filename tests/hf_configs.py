@@ -72,6 +72,14 @@ def t5(d: int, f: int, L: int, h: int) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def whisper(V: int, d: int, L: int, h: int, mels: int, L_d: int = 0) -> dict[str, Any]:
+    return config(
+        "WhisperForConditionalGeneration", "whisper", vocab_size=V, d_model=d, encoder_layers=L,
+        decoder_layers=L_d or L, encoder_attention_heads=h, decoder_attention_heads=h, encoder_ffn_dim=4 * d,
+        decoder_ffn_dim=4 * d, num_mel_bins=mels, max_source_positions=1500, max_target_positions=448,
+    )  # fmt: skip
+
+
 def rwkv(d: int, L: int) -> dict[str, Any]:
     """Without the halving of every sixth layer in inference, which is for half precision."""
     return config(
@@ -148,6 +156,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "t5-small": (t5(512, 2048, 6, 8), 60506624),
     "t5-base": (t5(768, 3072, 12, 12), 222903552),
     "t5-11b": (t5(1024, 65536, 24, 128) | {"d_kv": 128}, 11307321344),
+    # with the 1500·d sinusoids, which transformers keeps as a parameter that does not train
+    "whisper-tiny": (whisper(51865, 384, 4, 6, 80), 37184640 + 1500 * 384),
+    "whisper-large-v3": (whisper(51866, 1280, 32, 20, 128), 1543490560),
     "opt-125m": (
         config("OPTForCausalLM", "opt", vocab_size=50272, hidden_size=768, num_hidden_layers=12, ffn_dim=3072,
                num_attention_heads=12, max_position_embeddings=2048, word_embed_proj_dim=768),

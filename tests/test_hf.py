@@ -14,7 +14,7 @@ import pytest
 import sympy as sp
 from hf_configs import FAMILIES, PUBLISHED, config, decoder, gpt2, llama
 
-from symacct.errors import ModelFileError, Unsupported
+from symacct.errors import ModelFileError
 from symacct.tracing import hf_fields
 from symacct.tracing.hf import load_config
 from symacct.tracing.source import ModelSource
@@ -270,11 +270,6 @@ def test_without_architectures_the_model_type_names_a_language_model(source):
 def test_a_wrong_config_says_what_is_wrong(source, data, message):
     with pytest.raises(ModelFileError, match=message):
         source(data)
-
-
-def test_a_model_of_pictures_or_sound_is_refused(source):
-    with pytest.raises(Unsupported, match="input_features"):
-        source(config("WhisperForConditionalGeneration", "whisper"))
 
 
 def test_unreadable_files_are_model_file_errors(tmp_path):

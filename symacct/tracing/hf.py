@@ -28,6 +28,7 @@ _TOKEN_LABELS = (
     "ForConditionalGeneration",
     "ForTokenClassification",
 )
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _CACHES = ("cache", "past_key_values")  # what forward calls it, by transformers' release
 _UNCACHED = "the training step runs with use_cache=False: it fills no cache of keys and values"
 # Labels beside `labels`, one for each sequence.
@@ -102,11 +103,11 @@ class Blueprint:
         depth = next((overrides[b.attribute] for b in self.bound if b.symbol == "L"), 0)
         given = self.family.given
         overrides |= {name: cycle.at(depth) for name, cycle in self.lists.items() if name in given}
-        padding, rows = getattr(self.family.text, "pad_token_id", None), numbers.get("V")
-        if padding is not None and rows is not None and padding >= rows:
-            overrides["pad_token_id"] = rows - 1  # the config's own lies outside a smaller table
+        overrides |= self._tokens(numbers.get("V"))
         config = self.family.configure(overrides)
         text = self.family.text_of(config)
+        for own in (config, text):  # transformers sets sizes of its own copies, and shall take symbols there too
+            object.__setattr__(own, "__validators__", {})
         for attribute, value in (self.settings(sizes) | hf_fields.derived(text, sizes)).items():
             object.__setattr__(text, attribute, value)
         config.use_cache = text.use_cache = False
@@ -117,6 +118,13 @@ class Blueprint:
         # it only warns, but reads token values for that: ops that a trace on fake tensors does not have
         module.warn_if_padding_and_no_attention_mask = lambda *_: None
         return module
+
+    def _tokens(self, rows: int | None) -> dict[str, Any]:
+        """The special tokens that lie outside a smaller table, as its last row: which token it is costs nothing."""
+        fields = vars(self.family.text)
+        named = {name: fields.get(name) for name in _TOKENS}
+        known = {name: token for name, token in named.items() if isinstance(token, int)}
+        return {name: rows - 1 for name, token in known.items() if rows is not None and token >= rows}
 
     @property
     def cache_keyword(self) -> str:
@@ -146,8 +154,8 @@ class Blueprint:
         return {self.cache_keyword: cache, "use_cache": True}
 
     def prompt(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs without labels: of an encoder-decoder the encoder's tokens, and the decoder's."""
-        made = {name: ids for name, ids in self.inputs(sizes).items() if name.endswith("input_ids")}
+        """The inputs without labels: of an encoder-decoder the encoder's tokens or features, and the decoder's tokens."""
+        made = {name: given for name, given in self.inputs(sizes).items() if name.endswith(("input_ids", "input_features"))}
         return made | self._decoded(sizes) if self.family.has_encoder else made
 
     def step(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,14 +169,23 @@ class Blueprint:
 
         return {"decoder_input_ids": torch.full((sizes["B"], sizes["T"]), 1)}
 
+    def _features(self, sizes: Mapping[str, Any]) -> Any:
+        """Log-mel features: the second convolution of the encoder makes one position of two frames."""
+        import torch
+
+        known = {b.symbol: sizes.get(b.symbol, b.value) for b in self.bound}
+        return torch.zeros(sizes["B"], known["M"], 2 * known["S"])
+
     def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """Token ids and the labels that the class trains with, (B, T); an encoder's ids are (B, S)."""
+        """Token ids and the labels that the class trains with, (B, T); an encoder's ids are (B, S), its features (B, M, 2S)."""
         import torch
 
         token = int(getattr(self.family.text, "pad_token_id", None) == 0)  # any token but the padding
         rows, columns, encoder = sizes["B"], sizes["T"], self.family.has_encoder
         accepted, kind = self.family.accepted, self.family.model_class.__name__
         made = {"input_ids": torch.full((rows, sizes["S"] if encoder else columns), token)}
+        if self.family.hears:
+            made = {"input_features": self._features(sizes)}
         if "labels" in accepted and kind.endswith(_TOKEN_LABELS):
             made["labels"] = torch.full((rows, columns), token)
         elif "labels" in accepted and kind.endswith("ForSequenceClassification"):

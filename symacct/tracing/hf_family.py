@@ -23,6 +23,7 @@ _IGNORED = (
     "torch_dtype",
     "dtype",
 )
+_SEEN_OR_HEARD = ("pixel_values", "input_features", "input_values")
 # Where `architectures` is absent: the first of these tables that knows the model type.
 # An encoder-decoder comes first, because its decoder alone is a causal model too.
 _FALLBACKS = (
@@ -63,6 +64,11 @@ class Family:
         """Whether an encoder reads one sequence and a decoder another."""
         return "decoder_input_ids" in self.accepted
 
+    @property
+    def hears(self) -> bool:
+        """Whether its encoder reads log-mel features instead of tokens."""
+        return _hears(self.model_class, self.config)
+
     def text_of(self, config: Any) -> Any:
         """`config.text_config` in models that also see or hear, else `config`."""
         return getattr(config, "text_config", config)
@@ -84,6 +90,22 @@ class Family:
         return data["text_config"]
 
 
+def _hears(model_class: Any, config: Any) -> bool:
+    """Whether an encoder reads features, (B, mel bins, two frames for each position), and a decoder tokens."""
+    told = vars(config).keys() >= {"num_mel_bins", "max_source_positions"}
+    decodes = "decoder_input_ids" in inspect.signature(model_class.forward).parameters
+    return told and decodes and bool(model_class.main_input_name == "input_features")
+
+
+def _read_beside_tokens(model_class: Any, config: Any) -> str:
+    """The inputs, in words, of a model that does not run on tokens alone or on features that are known."""
+    main, accepted = model_class.main_input_name, inspect.signature(model_class.forward).parameters
+    if main != "input_ids":
+        return "" if _hears(model_class, config) else str(main)
+    seen = [name for name in _SEEN_OR_HEARD if name in accepted]
+    return f"{main} and {seen[0]}" if seen and "return_loss" in accepted else ""  # it contrasts the two
+
+
 def read_family(target: Path) -> Family:
     """The family that a `config.json` names; `target` is the file or its directory."""
     data = _read(target / "config.json" if target.is_dir() else target)
@@ -101,12 +123,14 @@ def read_family(target: Path) -> Family:
             f"{name}: architectures names {model_class.__name__}, which takes "
             f"{model_class.config_class.__name__}, but model_type {model_type!r} is {config_class.__name__}"
         )
-    if model_class.main_input_name != "input_ids":
+    made = _make(config_class, copy.deepcopy(data), name)
+    reads = _read_beside_tokens(model_class, made)
+    if reads:
         raise Unsupported(
-            f"{name}: {model_class.__name__} reads {model_class.main_input_name}, and configs are traced for "
-            "models of tokens only; write a model file for it"
+            f"{name}: {model_class.__name__} reads {reads}, and configs are traced for models of tokens, and of "
+            "log-mel features as Whisper reads them; write a model file for it, as examples/vit.py is one of pictures"
         )
-    return Family(name, data, _make(config_class, copy.deepcopy(data), name), model_class, stored)
+    return Family(name, data, made, model_class, stored)
 
 
 def _stored(data: Mapping[str, Any]) -> str:
