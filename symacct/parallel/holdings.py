@@ -21,6 +21,7 @@ _FORWARD = ("forward", "loss")
 class Holding:
     """A parameter with its gradient and state, in bytes over all its repetitions; `unit` in those of one layer.
 
+    `summed` is what replicas add up of the gradient: of one that is also added to a buffer, the buffer alone.
     `scalars` is the part of the state that is no tensor of the parameter's kind, such as a count of steps.
 
     `where`: before the layers, inside or after them; a tied table may be both before and after. `expert`: it belongs
@@ -34,6 +35,7 @@ class Holding:
     numel: Expr
     param: Expr
     grad: Expr
+    summed: Expr
     state: Expr
     scalars: Expr
     unit: Expr
@@ -41,7 +43,9 @@ class Holding:
 
 def holdings(graph: Graph) -> tuple[Holding, ...]:
     """Every parameter of the graph."""
-    grads = _by_label(graph, "gradient")
+    grads: dict[str, list[Placed]] = {}
+    for place in graph.sources("gradient"):
+        grads.setdefault(place.node.label, []).append(place)
     states: dict[str, list[Placed]] = {}
     for place in graph.sources("state"):
         states.setdefault(place.node.label.rpartition(".")[0], []).append(place)
@@ -50,19 +54,23 @@ def holdings(graph: Graph) -> tuple[Holding, ...]:
 
 
 def _holding(
-    graph: Graph, place: Placed, grads: dict[str, Placed], states: dict[str, list[Placed]], depths: set[str], places: dict[str, tuple[str, ...]]
+    graph: Graph, place: Placed, grads: dict[str, list[Placed]], states: dict[str, list[Placed]], depths: set[str], places: dict[str, tuple[str, ...]]
 ) -> Holding:
     tensor, label = place.node.outputs[0], place.node.label
-    grad = grads.get(label)
     inside = any(loop.size in depths for loop in place.loops)
     where = (INSIDE,) if inside else places.get(tensor.value, (BEFORE,))
     inner = tuple(loop for loop in place.loops if loop.size not in depths)
     return Holding(
         label, where, *_of_expert(graph, place), _over(tensor.numel, place), _over(tensor.bytes, place),
-        _over(grad.node.outputs[0].bytes, grad) if grad else sp.Integer(0),
-        *_states(states.get(label, [])),
+        *_gradients(grads.get(label, [])), *_states(states.get(label, [])),
         sp.expand(total_over(tensor.bytes, inner)),
     )
+
+
+def _gradients(places: list[Placed]) -> tuple[Expr, Expr]:
+    """Bytes of a parameter's gradients, and of those that replicas add up: the first, to which others are added."""
+    sizes = [_over(p.node.outputs[0].bytes, p) for p in places]
+    return sp.Add(*sizes), sizes[0] if sizes else sp.Integer(0)
 
 
 def _states(places: list[Placed]) -> tuple[Expr, Expr]:
@@ -73,10 +81,6 @@ def _states(places: list[Placed]) -> tuple[Expr, Expr]:
 
 def _over(size: Expr, place: Placed) -> Expr:
     return sp.expand(total_over(sp.expand(size), place.loops))
-
-
-def _by_label(graph: Graph, kind: str) -> dict[str, Placed]:
-    return {place.node.label: place for place in graph.sources(kind)}
 
 
 def _of_expert(graph: Graph, place: Placed) -> tuple[bool, bool]:

@@ -271,7 +271,7 @@ def _handed_on(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names:
     rows = [Traffic("pp", "send", "forward", "activations to the next stage", passes * v, each, names.of["pp"])]
     if degrees.stages > 2 or degrees.interleave > 1:
         rows.append(Traffic("pp", "send", "backward", "their gradients back", passes * v, each, names.of["pp"]))
-    tied = [h.grad for h in held if {BEFORE, AFTER} <= set(h.where)]
+    tied = [h.summed for h in held if {BEFORE, AFTER} <= set(h.where)]
     if tied:
         rows.append(Traffic("pp", "all_reduce", "backward", "gradients of what the first and the last stage share", sp.Integer(len(tied)), sp.Add(*tied), sp.Integer(2)))
     return rows
@@ -306,7 +306,7 @@ def _undivided(
 ) -> tuple[States, Gathers]:
     """What the data-parallel ranks of a stage sum and gather. Spread experts are apart."""
     rows = {h.label: (h, _part(h, stage, degrees, p)) for h in held if (h.expert and degrees.experts > 1) == experts}
-    params, grads, state = (sp.expand(sp.Add(*(part * getattr(h, kind) for h, part in rows.values()))) for kind in ("param", "grad", "state"))
+    params, grads, state = (sp.expand(sp.Add(*(part * getattr(h, kind) for h, part in rows.values()))) for kind in ("param", "summed", "state"))
     units = [unit for unit in units_of(graph) if unit.labels & rows.keys()]
     once = {label: unit.calls / unit.count for unit in units for label in unit.labels}
     called = sp.Add(*(part * h.param * once[label] for label, (h, part) in rows.items() if label in once))

@@ -64,6 +64,8 @@ class Sharder:
         self.maker = {out.value: p.node for p in self.graph.placed() for out in p.node.outputs}
         self.tables: dict[str, str] = {p.node.module: ref.value for p in self.graph.ops if p.node.op == "aten.embedding" for k, ref in p.node.arguments if k == "weight"}
         self.param_of = {p.node.label: p.node.outputs[0] for p in self.graph.sources("parameter")}
+        gradients = [p.node for p in self.graph.sources("gradient")]
+        self.added_to = {out.value: node.label for node in gradients for out in node.outputs if out.storage == out.value}
         self.where = {p.node.name: (p.node.phase, tuple(id(loop) for loop in p.loops)) for p in self.graph.placed()}
         self.home = {out.value: self.where[p.node.name][1] for p in self.graph.placed() for out in p.node.outputs}
         domain = Domain(tuple(self.graph.symbols), self.graph.assumptions)
@@ -189,25 +191,52 @@ class Sharder:
             param = self.param_of.get(owner)
             if param is not None and param.shape == out.shape:
                 layout = self.held(owner)
-            if node.op == "gradient":
+            if node.op == "gradient" and out.value not in self.added_to:
                 self._gradient(node, out, layout)
         self._record(out, layout, node)
         self.out.append(self._local(node, {}))
 
     def _gradient(self, node: Node, out: Tensor, layout: Layout) -> None:
-        """A gradient is held as its parameter is: summands are summed now."""
+        """A gradient is held as its parameter is: summands are summed now, if they are not added to other ones first."""
         held = self.layouts.get(out.storage, WHOLE)
-        if layout == WHOLE and held != WHOLE:
-            op = "c10d.all_reduce_" if isinstance(held, Summand) else "c10d.all_gather_"
-            self.emit(Node(self.fresh(out.value), op, (("self", Ref(out.storage)),), (), "backward", node.module, node.source, notes=(*self.notes, GRADIENT)), out.storage)
-            aliases = [value for value, tensor in self.tensors.items() if tensor.storage == out.storage]
-            self.layouts.update(dict.fromkeys(aliases, WHOLE))
-        elif type(held) is not type(layout):
-            origins = (layout.origin,) if isinstance(layout, Part) else ()
-            self.refusals.append(Refusal(node, f"the gradient of {node.label} is not divided as it is", origins))
-            self.met.append(self.refusals[-1])
+        if isinstance(held, type(layout)) or (layout == WHOLE and node.label in self.added_to.values()):
+            return
+        if layout == WHOLE:
+            self._together(node, out.storage)
+        else:
+            self._refuse_gradient(node, node.label, layout)
+
+    def _adding(self, node: Node) -> str:
+        """The storage of earlier micro-batches' gradients that a node adds to; empty if it adds to none.
+
+        They are held as their parameter is, which a walk that decides that knows only by now.
+        """
+        storage = node.outputs[0].storage if node.outputs else ""
+        label = self.added_to.get(storage)
+        if label is None or node.phase != "backward" or not node.op.endswith("_"):
+            return ""
+        layout = self.held(label) if self.param_of[label].shape == self.tensors[storage].shape else WHOLE
+        self.layouts[storage] = layout
+        added = [self.layouts.get(ref.value, WHOLE) for ref in node.refs if self.tensors[ref.value].storage != storage]
+        if isinstance(layout, Part) and not all(isinstance(other, Part) for other in added):
+            self._refuse_gradient(node, label, layout)
+        return storage
+
+    def _together(self, node: Node, value: str) -> None:
+        """The gradient of a whole parameter, of which each rank has a summand or a part by now: once in a step."""
+        op = "c10d.all_reduce_" if isinstance(self.layouts[value], Summand) else "c10d.all_gather_"
+        notes, storage = (*self.notes, GRADIENT), self.tensors[value].storage
+        self.emit(Node(self.fresh(value), op, (("self", Ref(value)),), (), "backward", node.module, node.source, notes=notes), storage)
+        aliases = [value for value, tensor in self.tensors.items() if tensor.storage == storage]
+        self.layouts.update(dict.fromkeys(aliases, WHOLE))
+
+    def _refuse_gradient(self, node: Node, label: str, layout: Layout) -> None:
+        origins = (layout.origin,) if isinstance(layout, Part) else ()
+        self.refusals.append(Refusal(node, f"the gradient of {label} is not divided as it is", origins))
+        self.met.append(self.refusals[-1])
 
     def _node(self, node: Node) -> None:
+        adds_to = self._adding(node)
         call = self._placing(node)
         for name in [name for name, ref in call.refs.items() if ref.value in self.outside and not ref.back and self.loops]:
             call.settle(name)
@@ -232,6 +261,8 @@ class Sharder:
         if node.phase in ("backward", "recompute"):
             self._read(node, call)
         self.out.append(self._local(node, call.chosen))
+        if adds_to and self.layouts[adds_to] == WHOLE != self.layouts[node.outputs[0].value]:
+            self._together(node, node.outputs[0].value)
 
     def _placing(self, node: Node) -> Placing:
         return Placing(self, node)

@@ -185,7 +185,7 @@ def _summed(share: Share, columns: Arrays, mine: str, other: str) -> Any:
     called, root = share.gathering.called, share.gathering.root
     for apart, ranks, parts in ((False, n, 1), (True, n / e, e)):
         weights, grads, units, rest = (
-            _of_stage(held, apart, p, mine, other) for held in (share.params, share.grads, called, root)
+            _of_stage(held, apart, p, mine, other) for held in (share.params, share.summed, called, root)
         )
         sent = np.where(
             zero == 3,

@@ -76,7 +76,8 @@ class Share:
     """The formulas of a way: numbers where only the model's sizes matter, else in the batch and the context
     degree.
 
-    `params`, `grads`, `states` are bytes by place in depth and by whether they belong to experts; `scalars`
+    `params`, `grads`, `states` are bytes by place in depth and by whether they belong to experts; `summed`
+    what replicas add up of gradients; `scalars`
     bytes of single numbers, by whether the experts' ranks divide them; `gathering` what FSDP does; `kept`
     bytes a pass by place; `flops` (hardware) a pass by place; `sent` bytes by ring by axis, place and
     whether a step sends them once rather than in each pass; `routed` the payload of what a pass sends to
@@ -89,6 +90,7 @@ class Share:
     way: Way
     params: Held
     grads: Held
+    summed: Held
     states: Held
     scalars: Held
     gathering: Gathering
@@ -130,12 +132,12 @@ def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share
     routed, unspread = _routed(local, held)
     more = [a for a in local.assumptions if a.kind == "divides" and a not in graph.assumptions]
     return Share(
-        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "state", "scalars")),
+        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "summed", "state", "scalars")),
         _gathering(local, held, at),
         {where: at(v) for where, v in kept.items()}, {where: at(v) for where, v in _flops(local).items()},
         _sent(local, axes, at),
         at(routed), at(boundary(local)) if one else sp.Integer(0),
-        sum(int(at(h.grad)) for h in held if {BEFORE, AFTER} <= set(h.where)),
+        sum(int(at(h.summed)) for h in held if {BEFORE, AFTER} <= set(h.where)),
         layers, layers if one else 0,
         0 if unspread or "E" not in sizes else sizes["E"], unspread,
         tuple((a.short, at(a.left), at(a.right)) for a in more),
