@@ -10,8 +10,8 @@ from typing import Any
 
 import sympy as sp
 
-from symacct.comparisons import SIGNS, excludes
-from symacct.errors import FormulaError
+from symacct.comparisons import SIGNS, excludes, plain
+from symacct.errors import FormulaError, SizeError
 from symacct.formula_reader import parse
 from symacct.graph import Assumption
 from symacct.symbols import symbol
@@ -38,6 +38,14 @@ class Region:
         return tuple(dict.fromkeys(found))
 
 
+    def agree(self, assumptions: Iterable[Assumption]) -> None:
+        """Raises SizeError where what is wanted excludes what holds of a graph: no way there was found."""
+        for a in assumptions:
+            for one in self.wanted:
+                if a.kind == "branch" and excludes(one, a.left):
+                    raise SizeError(f"--given {plain(one)} contradicts {a.short}, where alone these formulas hold")
+
+
 def comparison(text: str, names: Collection[str] | None = None) -> Any:
     """What `T >= W` says; None for a text that compares nothing. Raises FormulaError for one that compares numbers."""
     parts = _SIGN.split(text)
@@ -52,6 +60,14 @@ def comparison(text: str, names: Collection[str] | None = None) -> Any:
 def region(given: Iterable[str], sizes: Mapping[str, int]) -> Region:
     """The region of `--given` and `--at`; what `--given` says beside comparisons selects none."""
     return Region(tuple(one for one in map(comparison, given) if one is not None), dict(sizes))
+
+
+def compared(given: Iterable[str]) -> Region:
+    """The region of `--given` where nothing but comparisons is of use. Raises FormulaError for a text of another kind."""
+    for text in given:
+        if comparison(text) is None:
+            raise FormulaError(f"--given {text!r}: only a comparison of sizes, such as 'T >= W', says where to verify")
+    return region(given, {})
 
 
 def examples(dims: Mapping[str, int], conditions: Collection[Any]) -> dict[str, int] | None:
@@ -71,6 +87,11 @@ def examples(dims: Mapping[str, int], conditions: Collection[Any]) -> dict[str, 
             if found is not None:
                 return found
     return None
+
+
+def fitting(dims: Mapping[str, int], assumptions: Iterable[Assumption]) -> dict[str, int]:
+    """Example sizes at which branches of the code go as these assumptions say; the given ones where none are found."""
+    return examples(dims, [a.left for a in assumptions if a.kind == "branch" and isinstance(a.left, SIGNS)]) or dict(dims)
 
 
 def _near(dims: Mapping[str, int], changed: tuple[str, ...], conditions: Collection[Any], room: int) -> dict[str, int] | None:

@@ -23,14 +23,15 @@ from symacct.limits import derived, limits_at
 from symacct.oracles import Run
 from symacct.parallel.degrees import Degrees, read_degrees
 from symacct.records import Trace
+from symacct.regions import compared, fitting
 from symacct.smallest import holds_at
 from symacct.symbols import symbol
 from symacct.targets import graph_of, source_of
 from symacct.tracing.autocast import emulating
-from symacct.tracing.build import Builder
 from symacct.tracing.inference import CACHED
 from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
+from symacct.tracing.variation import graph_of as traced
 from symacct.tracing.variation import varied
 from symacct.variants import Variant
 from symacct.verify_findings import Findings
@@ -50,13 +51,14 @@ _FUSED_BACKWARD = "aten._scaled_dot_product_"
 def verify(
     target: str | ModelSource, mode: str = "train", device: str = "cuda", points: int = 5, seed: int = 0,
     graph: Graph | None = None, lifting: bool = True, dtype: str | None = None, checkpoint: str | None = None,
-    parallel: str | None = None, asked: Variant | None = None,
+    parallel: str | None = None, asked: Variant | None = None, given: tuple[str, ...] = (),
 ) -> Certificate:
     """The certificate of a target's formulas, from at least `points` random points.
 
     `lifting` also derives the formulas a second time, from runs at plain numbers.
     `parallel` also compares one rank's share at these degrees, such as "tp=2,sp", with torch's own parallelism.
     `asked` is what is asked of the step beside its code: another optimizer, recomputation without early stop.
+    `given` tells by comparisons ("T >= W") which way the code takes where sizes decide it.
     `graph` is the graph to test when it is at hand; else it is derived, or read when the target is a stored one.
     Raises Unsupported when no model is at hand to run, and what deriving raises.
     """
@@ -70,9 +72,13 @@ def verify(
         source, name = varied(target, asked, dtype, checkpoint), target.name
     else:
         source, name = None, target
+    where = compared(given)
     if graph is None:
-        graph = Builder(source, mode, device).graph(name) if source else graph_of(name, mode, device, dtype, checkpoint, asked)
+        options = (mode, device, dtype, checkpoint, asked, where)
+        graph = traced(target, name, *options) if isinstance(target, ModelSource) else graph_of(name, *options)
+    where.agree(graph.assumptions)
     source = source or varied(model_behind(name, graph), asked, dtype, checkpoint)
+    source = replace(source, dims=fitting(source.dims, graph.assumptions))
     degrees = None if parallel is None else read_degrees(parallel)
     ranks = None if degrees is None else _ranks(source, graph, degrees, seed)
     verification = _Verification(source, Ledger(graph, allow_unknown=True), name, points, seed, lifting)

@@ -10,6 +10,7 @@ import sympy as sp
 from hf_configs import PUBLISHED
 
 import symacct
+from symacct import cli
 from symacct.account import Ledger
 from symacct.comparisons import excludes, implies, plain, told, weaker
 from symacct.errors import FormulaError, SizeError
@@ -23,6 +24,7 @@ pytest.importorskip("transformers")
 from test_inference import confirm, narrowed  # noqa: E402
 
 from symacct.tracing.variation import graph_of  # noqa: E402
+from symacct.verify import verify  # noqa: E402
 
 B, T, W = map(symbol, "B T W".split())
 HEAD = {"d_h": 16, "h": 4, "h_kv": 2}  # the sizes that a narrowed config keeps
@@ -100,6 +102,54 @@ def test_a_slice_that_is_cut_short_says_so():
         model=Tail, inputs=lambda B, T: torch.ones(B, T), dims={"B": 3, "T": 7, "w": 4}, mode="forward", given="T < w"
     )
     assert "w" not in {s.name for s in other.formulas["bytes.written"].free_symbols}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two model files: the exponentials of the last w of T numbers, and of all of them."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, part in (("tail", "-self.w :"), ("whole", ":")):
+        (folder / f"{name}.py").write_text(
+            "import torch\n\ndims = {'B': 3, 'T': 7, 'w': 4}\n\n\nclass Part(torch.nn.Module):\n"
+            "    def __init__(self, w):\n        super().__init__()\n        self.w = w\n\n"
+            f"    def forward(self, x):\n        return x[:, {part}].exp().sum()\n\n\n"
+            "def model(w):\n    return Part(w)\n\n\ndef inputs(B, T):\n    return torch.ones(B, T)\n"
+        )
+    return str(folder / "tail.py"), str(folder / "whole.py")
+
+
+def test_check_diff_and_verify_take_the_way_that_is_asked_for(files, capsys, tmp_path):
+    tail, whole = files
+    code = cli.main(["check", tail, "bytes.written = 4*B*T + 4", "--mode", "forward", "--given", "T < w"])
+    assert code == 0 and "equal" in capsys.readouterr().out
+    assert cli.main(["check", tail, "bytes.written = 4*B*T + 4", "--mode", "forward"]) == 1
+    (tmp_path / "claims.toml").write_text(
+        '[[claim]]\nformula = "bytes.written = 4*B*T + 4"\ngiven = ["T < w"]\n\n'
+        '[[claim]]\nformula = "bytes.written = 4*B*w + 4"\n'
+    )
+    assert cli.main(["check", tail, "--file", str(tmp_path / "claims.toml"), "--mode", "forward"]) == 0
+    capsys.readouterr()
+
+    for given, verdict in (("T < w", "equal"), ("T >= w", "depends")):
+        assert cli.main(["diff", tail, whole, "--mode", "forward", "--given", given, "--format", "json"]) == 0
+        found = json.loads(capsys.readouterr().out)["differences"]
+        assert found["bytes.written"]["a_is"] == verdict
+
+    certificate = verify(tail, "forward", points=2, given=("T < w",))
+    assert certificate.verified and all(p["T"] < p["w"] for p in certificate.points)
+    with pytest.raises(FormulaError, match="only a comparison"):
+        verify(tail, "forward", given=("T = 2*w",))
+
+
+def test_a_full_window_is_verified(windowed):
+    """Keys kept, products and births of storages at random sizes there."""
+    source, ledger = windowed
+    made = ledger("decode", True).graph
+    certificate = verify(source, "decode", points=1, graph=made, given=("T >= W",), lifting=False)
+    assert certificate.verified and all(p["T"] + 1 >= p["W"] for p in certificate.points)
+    assert {"bytes.kv_cache", "flops.forward"} <= {check.quantity for check in certificate.checks}
+    with pytest.raises(SizeError, match="contradicts"):
+        verify(source, "decode", graph=ledger("decode", True).graph, given=("T + 2 < W",))
 
 
 # Comparisons

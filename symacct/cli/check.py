@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from symacct.cli.options import asked_of, debug, formats, graph_of, priced, sized, traced, trained
-from symacct.conventions import CHOICES, convention
+from symacct.cli.options import debug, formats, ledger_of, priced, sized, traced, trained
+from symacct.conventions import convention
 
 if TYPE_CHECKING:
     from symacct.account import Ledger
@@ -34,21 +34,18 @@ def check(
     target: str, claim: str, path: Path | None, mapped: tuple[str, ...], form: str, **options: Any
 ) -> int:
     """Judge CLAIM, such as "flops.step = 6*N*D", about TARGET. Exit 0 if it is proved, 1 if it is not."""
-    from symacct.account import Ledger
     from symacct.claims import check as judged
     from symacct.claims.written import as_json, as_text
     from symacct.report.readable import reading_of
 
     if bool(claim) == (path is not None):
         raise click.UsageError("give one claim, as in 'flops.step = 6*N*D', or --file with many")
-    chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
-    graph = graph_of(target, options["mode"], options["device"], options["dtype"], options["checkpoint"], asked_of(options))
-    ledger = Ledger(graph, chosen, options["allow_unknown"])
+    ledger = ledger_of(target, options)
     if path is None:
         verdict = judged(ledger, claim, options["given"], options["at"], mapped)
         found, good = [(verdict, "")], verdict.proved
     else:
-        found, good = _filed(ledger, path, mapped, options)
+        found, good = _filed(ledger, target, path, mapped, options)
     if form == "json":
         click.echo(as_json(found, path is not None))
         return 0 if good else 1
@@ -63,7 +60,7 @@ def check(
 
 
 def _filed(
-    ledger: Ledger, path: Path, mapped: tuple[str, ...], options: dict[str, Any]
+    ledger: Ledger, target: str, path: Path, mapped: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[list[tuple[Verdict, str]], bool]:
     """The verdicts on a file's claims, and whether each is the expected one, or proved where none is."""
     from symacct.claims import check as judged
@@ -74,9 +71,20 @@ def _filed(
         own = bool(filed.convention or filed.switches)
         names = [*mapped, *(f"{name}={formula}" for name, formula in filed.mapped.items())]
         sizes = [*options["at"], *(f"{name}={value}" for name, value in filed.sizes.items())]
+        given = [*options["given"], *filed.given]
         with naming(filed):
-            now = ledger.under(convention(filed.convention, **filed.switches)) if own else ledger
-            verdict = judged(now, filed.formula, [*options["given"], *filed.given], sizes, names)
+            there = _there(ledger, target, options | {"given": given, "at": sizes})
+            now = there.under(convention(filed.convention, **filed.switches)) if own else there
+            verdict = judged(now, filed.formula, given, sizes, names)
         good &= verdict.verdict == filed.verdict if filed.verdict else verdict.proved
         found.append((verdict, filed.source))
     return found, good
+
+
+def _there(ledger: Ledger, target: str, options: dict[str, Any]) -> Ledger:
+    """The ledger where a claim of a file is made: traced anew if the code takes another way there."""
+    from symacct.regions import region
+    from symacct.report.relations import numbers
+
+    where, graph = region(options["given"], numbers(options["at"])), ledger.graph
+    return ledger_of(target, options) if where.broken(graph.assumptions, graph.values) else ledger

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from symacct.cli.options import asked_of, debug, formats, graph_of, priced, sized, traced, trained
+from symacct.cli.options import debug, formats, ledger_of, priced, sized, traced, trained
 
 
 @click.command()
@@ -28,13 +28,9 @@ from symacct.cli.options import asked_of, debug, formats, graph_of, priced, size
 @debug
 def diff(a: str, b: str, form: str, mapping: tuple[str, ...], solve: str | None, **options: Any) -> int:
     """Subtract B's formulas from A's. Sizes of one name are the same size; --map says what else they are."""
-    from symacct.account import Ledger
-    from symacct.conventions import CHOICES, convention
     from symacct.report.differing import as_json, as_text, pair
 
-    chosen = convention(options["name"], **{switch: options[switch] for switch in CHOICES})
-    traced_as = [options[name] for name in ("mode", "device", "dtype", "checkpoint")]
-    one, other = (Ledger(graph_of(target, *traced_as, asked_of(options)), chosen, options["allow_unknown"]) for target in (a, b))
+    one, other = ledger_of(a, options), ledger_of(b, options)
     two = pair(one, other, options["at"], options["given"], mapping, solve)
     if form == "json":
         click.echo(as_json(two))

@@ -26,11 +26,17 @@ from symacct.cli.options import asked_of, debug, formats, say, traced, trained
     metavar="DEGREES",
     help='Also compare one rank of these with torch\'s own parallelism: "tp=2,sp", "dp=4,zero=3", "pp=2,m=4".',
 )
+@click.option(
+    "--given",
+    multiple=True,
+    metavar="'T >= W'",
+    help="A comparison of sizes: verify the way that the code takes where it holds.",
+)
 @formats("text", "json")
 @debug
 def verify(
     target: str, mode: str, device: str, dtype: str | None, checkpoint: str | None, points: int, seed: int,
-    parallel: str | None, form: str, **options: Any,
+    parallel: str | None, given: tuple[str, ...], form: str, **options: Any,
 ) -> int:
     """Run TARGET at random sizes and compare what is seen with the formulas. Exit 1 if they differ.
 
@@ -41,7 +47,10 @@ def verify(
     from symacct.verify import verify as run
 
     say(f"running {target} at {points} random points …")
-    certificate = run(target, mode, device, points=points, seed=seed, dtype=dtype, checkpoint=checkpoint, parallel=parallel, asked=asked_of(options))
+    certificate = run(
+        target, mode, device, points=points, seed=seed, dtype=dtype, checkpoint=checkpoint, parallel=parallel,
+        asked=asked_of(options), given=given,
+    )
     if form == "json":
         click.echo(as_json(certificate))
     else:
