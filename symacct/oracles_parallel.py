@@ -116,7 +116,7 @@ def rank_of(
     plan = styles_for(model, inputs, tensors) if tensors else {}
     with fake_ranks(shards.ranks if shards else 1, tensors.ranks if tensors else 1) as mesh:
         for path, style in plan.items():
-            if isinstance(style, PrepareModuleInputOutput):
+            if isinstance(style, PrepareModuleInputOutput) and path not in tensors.whole:
                 distribute_module(model.get_submodule(path), mesh["tensor"])
         if tensors:
             parallelize_module(model, mesh["tensor"], plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +27,14 @@ class Tensors:
     """How torch is to divide weights: a style, "colwise" or "rowwise", by module path, and among how many
     ranks.
 
-    `sequence` is the dimension of the sequence if it is divided between the products.
+    `sequence` is the dimension of the sequence if it is divided between the products. `whole` are modules that
+    every rank runs whole, and of whose outputs parts are needed: of DTensors' backward they get whole gradients.
     """
 
     styles: Mapping[str, str]
     ranks: int
     sequence: int | None = None
+    whole: Collection[str] = ()
 
 
 def styles_for(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, ParallelStyle]:
@@ -59,11 +61,26 @@ def styles_for(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, Par
         layouts = tuple(between if k == place else None for k in range(count))
         wanted = tuple(Replicate() if k == place else None for k in range(count))
         found[parent] = PrepareModuleInput(input_layouts=layouts, desired_input_layouts=wanted)
+    if sequence is None:
+        found.update(dict.fromkeys(tensors.whole, _answering_whole()))
     if sequence is not None:
         for path, module in model.named_modules():
             if path not in styles and any(True for _ in module.parameters(recurse=False)):
                 found[path] = _along(module, sequence, given[path][0].ndim if given.get(path) else 0)
     return found
+
+
+def _answering_whole() -> ParallelStyle:
+    """A module that runs on plain tensors, and whose output is a DTensor that all ranks hold whole."""
+    same = (Replicate(),)
+    return PrepareModuleInputOutput(
+        input_layouts=same,
+        desired_input_layouts=same,
+        use_local_input=True,
+        output_layouts=same,
+        desired_output_layouts=same,
+        use_local_output=False,
+    )
 
 
 def _along(module: nn.Module, sequence: int, rank: int) -> ParallelStyle:

@@ -5,7 +5,7 @@ real model.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -28,6 +28,7 @@ from symacct.parallel.layout import GRADIENT
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
 from symacct.parallel.tensor import sharded
+from symacct.parallel.torch_styles import needed_in_parts
 from symacct.records import loosened, template
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
@@ -36,6 +37,11 @@ from symacct.verify_shapes import Step, place_of, unfold
 
 _SEQUENCES = ("T", "S")
 _FUSED = "aten._scaled_dot_product_"
+_LATER = "{} stays whole, and ranks take parts of what is computed of its product: DTensor sums gradients elsewhere there"
+_SINGLE = (
+    "{} whole on every rank: compared at B=1, where torch leaves out copies, so without bytes.saved; in a batch "
+    "of more DTensor gathers the queries rather than take parts of such keys"
+)
 
 
 def tensor_checks(
@@ -54,12 +60,19 @@ def tensor_checks(
         divided, plan = divided_as_torch_can(graph, degrees, t, example.model, found)
         local = local or divided
         dim = sequence_dim(graph, local) if degrees.sequence else None
-        for point, real in models_at(source, local, {t.name: degrees.tensor}, found, seed):
-            seen = as_torch_divides(real, Tensors(styles_of(real.model, plan), degrees.tensor, dim))
+        cut = needed_in_parts(local, t)
+        if later := [label for label, plain in cut.items() if not plain]:
+            raise Unsupported(_LATER.format(", ".join(later)))
+        single = {"B": 1} if cut and "B" in source.dims else {}
+        if single:
+            found.notes[_SINGLE.format(", ".join(sorted(cut)))] = None
+        for point, real in models_at(source, local, {t.name: degrees.tensor} | single, found, seed):
+            met = _modules_of(real.model, cut)
+            seen = as_torch_divides(real, Tensors(styles_of(real.model, plan), degrees.tensor, dim, met))
             found.points.append(point)
             found.notes.update(dict.fromkeys(seen.notes))
             found.checks += _Tensor(
-                local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}"
+                local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}", not single
             ).checks(found)
             return
 
@@ -113,6 +126,13 @@ def _named(model: nn.Module, labels: Mapping[str, Any]) -> dict[str, str]:
 def label_of(name: str, labels: Mapping[str, Any]) -> str:
     """What a parameter is called in a graph: by its name, or by that of its repetitions."""
     return next((label for label in (name, template(name)) if label in labels), loosened(template(name)))
+
+
+def _modules_of(model: nn.Module, labels: Collection[str]) -> tuple[str, ...]:
+    """The linear modules of the real model that have these weights."""
+    named = dict.fromkeys(labels)
+    linear = (path for path, module in model.named_modules() if isinstance(module, nn.Linear))
+    return tuple(path for path in linear if label_of(f"{path}.weight", named) in named)
 
 
 def as_torch_divides(
@@ -176,6 +196,7 @@ class _Tensor:
     point: Mapping[str, int]
     seen: torch_ranks.Rank
     oracle: str
+    saved: bool = True
 
     def checks(self, found: Findings) -> Iterator[Check]:
         """Every comparison."""
@@ -194,7 +215,7 @@ class _Tensor:
                 "bytes.saved of a rank is not compared: DTensor runs attention as separate "
                 "products, which keep their scores"
             ] = None
-        elif (saved := ledger.formulas.get("bytes.saved")) is not None:
+        elif self.saved and (saved := ledger.formulas.get("bytes.saved")) is not None:
             yield self._check(
                 "bytes.saved", to_text(saved), self.seen.saved_bytes, int(saved.xreplace(numbers))
             )

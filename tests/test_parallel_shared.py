@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
 import sympy as sp
 import torch
 import torch.nn.functional as F
@@ -196,3 +197,67 @@ def test_parts_of_a_layer_in_lists_of_their_own_are_one_unit():
     graph = Builder(made, "train", "cuda").graph("apart")
     assert sent("dp=2,zero=3", "all_gather", "backward", graph)[0] == parse("L")
     assert not wrong(parallel_checks(made, graph, read_degrees("dp=2,zero=3"), 18))
+
+
+class Grouped(nn.Module):
+    """Shazeer 2019: g heads of keys and values for h of queries; scores and weights as products of their own."""
+
+    def __init__(self, V, d, h, g, repeated):
+        super().__init__()
+        self.h, self.g, self.repeated = h, g, repeated
+        self.tokens, self.head = nn.Embedding(V, d), nn.Linear(d, V, bias=False)
+        self.q, self.o = (nn.Linear(d, d, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(d, d // h * g, bias=False) for _ in range(2))
+
+    def attention(self, x):
+        q = self.q(x).unflatten(-1, (self.h, -1)).transpose(1, 2)
+        k, v = (p(x).unflatten(-1, (self.g, -1)).transpose(1, 2) for p in (self.k, self.v))
+        if self.repeated:
+            k, v = (y.repeat_interleave(self.h // self.g, 1) for y in (k, v))
+        return self.o(((q @ k.transpose(-1, -2)).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    def forward(self, idx):
+        x = self.tokens(idx)
+        return self.head(x + self.attention(x))
+
+
+def grouped(repeated, **groups):
+    given = {"B": 2, "T": 6, "V": 10, "d": 16, "h": 8, **groups}
+    make = (
+        (lambda V, d, h, g: Grouped(V, d, h, g, repeated))
+        if groups
+        else (lambda V, d, h: Grouped(V, d, h, 1, repeated))
+    )
+    inputs = lambda B, T, V: torch.randint(V, (B, T))  # noqa: E731
+    made = model_source("grouped", dims=given, model=make, inputs=inputs)
+    return made, Builder(made, "train", "cuda").graph("grouped")
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_one_head_of_keys_is_gathered_before_it_is_repeated(repeated):
+    """B·T·d/h numbers each of keys and values, forward and, gathered again, backward; as many scattered."""
+    made, graph = grouped(repeated)
+    rows = [
+        (x.kind, x.phase, x.count, x.payload)
+        for x in rank(graph, read_degrees("tp=2,sp")).traffic
+        if not x.once and str(x.payload) in ("4*B*T*d/h", "8*B*T*d/h")
+    ]
+    total = {kind: sum(row[3] for row in rows if row[:2] == kind) for kind in {row[:2] for row in rows}}
+    assert total == dict.fromkeys(
+        (("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward")),
+        parse("8*B*T*d/h"),
+    )
+    assert sent("tp=2,sp", "all_gather", "forward", graph) == (3, parse("4*B*T*d + 8*B*T*d/h"))
+    found = parallel_checks(made, graph, read_degrees("tp=2"), 18)
+    assert found.checks and not wrong(found) and {point["B"] for point in found.points} == {1}
+
+
+def test_fewer_heads_of_keys_than_ranks_are_gathered_before_they_are_repeated():
+    """Two heads of keys, of 2 numbers each, on four ranks: 4·B·T·2·2 bytes, not the 4·B·T·16 of the repeated ones."""
+    graph = grouped(True, g=2)[1]
+    sizes = {"B": 2, "T": 8, "V": 16, "d": 16, "h": 8, "g": 2}
+    held = rank(graph, read_degrees("tp=4,sp"), sizes)
+    assert {"k.weight", "v.weight"} <= set(held.whole)
+    numbers = {symbol(k): sp.Integer(v) for k, v in sizes.items()}
+    gathers = [x for x in held.traffic if x.kind == "all_gather" and x.phase == "forward"]
+    assert sum(x.payload for x in gathers).xreplace(numbers) == 4 * 2 * 8 * (2 * 4)  # k and v

@@ -13,6 +13,7 @@ from symacct.parallel.layout import WHOLE, Layout, Part, Summand, local_shape
 
 Shape = tuple[Expr, ...]
 _WHOLE_VIEWS = ("aten.view", "aten._unsafe_view", "aten.t", "aten.transpose", "aten.permute", "aten.expand", "aten.detach", "aten.unsqueeze")
+_COPIES = ("aten.clone", "aten.repeat")  # worth making of the whole where what they copy is repeated
 _EARLIER = ("forward", "loss")
 
 
@@ -162,11 +163,14 @@ class Placing:
         return (now,) if anew else tuple(dict.fromkeys((now, "forward", "recompute", "backward")))
 
     def _views(self, ref: Ref) -> list[Node]:
-        """The views of the whole of a storage that lead to an operand: what they show is brought together once."""
+        """The views of the whole of a storage that lead to an operand: what they show is brought together once.
+
+        Before it is repeated, too, as few heads of keys are for many of queries.
+        """
         found: list[Node] = []
         while not ref.back:
             maker = self.sharder.maker.get(ref.value)
-            if maker is None or len(maker.outputs) != 1 or maker.op not in _WHOLE_VIEWS:
+            if maker is None or len(maker.outputs) != 1 or maker.op not in (*_WHOLE_VIEWS, *_COPIES):
                 break
             operand = next(iter(maker.refs))
             if operand.shape is not None or self.sharder.layouts.get(operand.value, WHOLE) == WHOLE:
@@ -175,15 +179,25 @@ class Placing:
             ref = operand
             if self._scattered(ref.value, sharder_layout(self.sharder, ref), WHOLE, self.sharder.tensors[ref.value].shape):
                 break
-        return found
+        return self._growing(found)
+
+    def _growing(self, chain: list[Node]) -> list[Node]:
+        """The chain from behind the last copy of no more than what it begins with."""
+        tensors = self.sharder.tensors
+        for at, node in reversed(list(enumerate(chain))):
+            if node.op in _COPIES:
+                begun = tensors[next(iter(chain[0].refs)).value].numel
+                return chain if sp.expand(node.outputs[0].numel - begun) != 0 else chain[at + 1 :]
+        return chain
 
     def _viewed(self, node: Node, source: str) -> str:
         """The same view of the whole tensor."""
         sharder, out = self.sharder, node.outputs[0]
         name = sharder.fresh(out.value)
         arguments = tuple((k, Ref(source) if isinstance(a, Ref) else a) for k, a in node.arguments)
-        made = Tensor(name, out.shape, out.dtype, sharder.made[source].storage)
-        sharder.emit(Node(name, node.op, arguments, (made,), self._phase, self.node.module, self.node.source), made.storage)
+        shown = sharder.made[source].storage
+        made = Tensor(name, out.shape, out.dtype, name if node.op in _COPIES else shown)
+        sharder.emit(Node(name, node.op, arguments, (made,), self._phase, self.node.module, self.node.source), shown)
         return name
 
     def _moved(self, ref: Ref, shape: Shape, tensor: Tensor, held: Layout, layout: Layout) -> str:

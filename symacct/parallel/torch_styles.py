@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sympy import Expr
+
 from symacct.graph import Graph
+from symacct.parallel.faces import FACES
 from symacct.parallel.layout import Part
 from symacct.parallel.proposal import Plan
 
@@ -118,3 +121,28 @@ def _dimension(graph: Graph, local: Graph) -> int | None:
             shape = (shapes.get(value) or made[value]).shape
             found |= {k for k, size in enumerate(shape) if str(size) in _SEQUENCES}
     return found.pop() if len(found) == 1 else None
+
+
+def needed_in_parts(local: Graph, ranks: Expr) -> dict[str, bool]:
+    """The whole weights of products of whose outputs, in forward, each rank then takes its part; whether that is of
+    the outputs as they are, at most repeated.
+    """
+    makers = {out.value: place.node for place in local.ops for out in place.node.outputs}
+    tensors = local.tensors()
+    labels = {p.node.outputs[0].storage: p.node.label for p in local.sources("parameter")}
+    cut = [p.node for p in local.ops if p.node.op == "aten.narrow" and f"axis:{ranks}" in p.node.notes]
+    ahead = [(ref.value, True) for node in cut if node.phase in ("forward", "loss") for ref in node.refs]
+    found, seen = dict[str, bool](), set[tuple[str, bool]]()
+    while ahead:
+        value, plain = step = ahead.pop()
+        maker = makers.get(value)
+        if maker is None or step in seen:
+            continue
+        seen.add(step)
+        roots = {tensors[ref.value].storage for ref in maker.refs} & labels.keys()
+        if maker.op in _PRODUCTS or maker.op.startswith("c10d."):
+            found |= {labels[root]: plain and found.get(labels[root], True) for root in roots}
+        else:
+            plain = plain and (maker.op.removeprefix("aten.") in FACES or maker.op == "aten.repeat")
+            ahead += [(ref.value, plain) for ref in maker.refs]
+    return found
