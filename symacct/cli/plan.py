@@ -319,18 +319,19 @@ def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:
 
     Unless it was asked for, None where the card or an op has no figure for it, and of a divided step.
     """
-    from symacct.account import Ledger
+    from symacct.plan.rank_roofline import slowest
     from symacct.plan.roofline import roofline
 
     device, rank = found.question.card, found.rank
     if asked is False or (asked is None and (device.bandwidth is None or ledger.unknown or rank is not None)):
         return None
-    if rank is not None:
-        ledger = Ledger(rank.graph, ledger.convention, ledger.allow_unknown)
-    sizes = {name: found.sizes[name] for name in ledger.graph.symbols}
-    if rank is not None and (rank.degrees.zero or rank.degrees.stages > 1):
-        say("note: zero and pp are not in the roofline: it has all layers and the optimizer's step on them")
-    return roofline(ledger, device, sizes, found.question.precision)
+    if rank is None:
+        sizes = {name: found.sizes[name] for name in ledger.graph.symbols}
+        return roofline(ledger, device, sizes, found.question.precision)
+    made = slowest(rank, ledger, device, found.sizes, found.question.precision)
+    for remark in made.said:
+        say(f"note: {remark}")
+    return made.found
 
 
 def _print(found: Plan, answer: Answer, roof: Any) -> None:

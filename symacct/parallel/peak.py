@@ -41,7 +41,7 @@ class Nature:
     apart: bool
 
 
-def _followed(node: Node, owner: Mapping[str, str], roots: Mapping[str, str]) -> dict[str, str]:
+def followed(node: Node, owner: Mapping[str, str], roots: Mapping[str, str]) -> dict[str, str]:
     """The parameter that each output of an optimizer's op is about."""
     first = next((argument for _, argument in node.arguments if isinstance(argument, (Ref, tuple))), None)
     refs = [part for part in first if isinstance(part, Ref)] if isinstance(first, tuple) else [first] * len(node.outputs)
@@ -75,7 +75,7 @@ class Peaks:
         for place in self.graph.ops:  # what the optimizer makes follows its first operands, entry by entry
             if place.node.phase == "optimizer":
                 late.update(out.value for out in place.node.outputs)
-                owner.update(_followed(place.node, owner, self._roots))
+                owner.update(followed(place.node, owner, self._roots))
         return kinds(self.graph), owner, positions(self.graph), late
 
     @cached_property

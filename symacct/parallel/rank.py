@@ -14,7 +14,7 @@ from symacct.conventions import Convention
 from symacct.errors import SizeError, Unsupported
 from symacct.graph import Assumption, Graph
 from symacct.parallel.collectives import Traffic, traffic_of
-from symacct.parallel.data import Gathers, States, data_traffic, divided_states, gathered_bytes
+from symacct.parallel.data import Gathers, States, data_traffic, divided_states, gathered_bytes, gathered_on_stage
 from symacct.parallel.degrees import AXES, Degrees, Names, names_for
 from symacct.parallel.experts import expert_traffic
 from symacct.parallel.holdings import (
@@ -33,6 +33,7 @@ from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
+from symacct.parallel.staged import on_stage
 from symacct.parallel.styles import read_styles
 from symacct.parallel.tensor import sharded
 from symacct.parallel.units import largest, layer_bytes, units_of
@@ -122,7 +123,7 @@ def rank(
     example |= {symbol(n): sp.Integer(v) for n, v in {**(sizes or {}), **numbers}.items()}
     conditions = [*local.assumptions, *_more_conditions(local, degrees, names)]
     return Rank(
-        local, degrees, names, numbers, shares, _flops(Ledger(local, convention), degrees, p, passes, example),
+        local, degrees, names, numbers, shares, _flops(Ledger(local, convention), shares, degrees, p, passes, example, replicas),
         _traffic(local, held, degrees, names, passes, shares, example), tuple(dict.fromkeys(conditions)), plan,
         bubble(p, m, v if degrees.interleave > 1 else ONE) if degrees.stages > 1 else sp.Integer(0), _remarks(degrees),
     )
@@ -191,6 +192,9 @@ def _gathered(graph: Graph, mine: list[tuple[Holding, Expr]], e: Expr, degrees: 
     sizes = layer_bytes(graph, units)
     layer = largest(sp.Add(*(part(here[label], size) for label, size in unit.items() if label in here)) for unit in sizes)
     gathered = {label for unit in sizes for label in unit}
+    if degrees.stages > 1:
+        layers = sp.Add(*(part(h, share * h.param) for h, share in mine if h.label in gathered))
+        return gathered_on_stage(layers, sp.Add(*(part(h, h.param) for h, _ in mine if h.label not in gathered)))
     rest = sp.Add(*(part(h, h.param) for label, h in here.items() if label not in gathered))
     return gathered_bytes(layer, sp.expand(rest), ahead=len(units) > 1 or not all(unit.shared for unit in units))
 
@@ -207,15 +211,25 @@ def _kept(graph: Graph, stage: Stage, degrees: Degrees) -> tuple[Expr | None, Ex
     return sp.expand(kept), sp.expand(layers * (stage.under_way - 1) + before * (stage.entered - 1))
 
 
-def _flops(ledger: Ledger, degrees: Degrees, p: Expr, passes: Expr, example: Mapping[sp.Symbol, Expr]) -> dict[str, Expr]:
-    """FLOPs of a step on the rank that has most: with the layers, what stands before or after them, the larger one."""
+def _flops(
+    ledger: Ledger, shares: tuple[Share, ...], degrees: Degrees, p: Expr, passes: Expr, example: Mapping[sp.Symbol, Expr], replicas: Expr
+) -> dict[str, Expr]:
+    """FLOPs of a step on the rank that has most: with the layers, what stands before or after them, the larger one.
+
+    The optimizer's are those of the rank's own parameters, of which ZeRO has each replica step its part.
+    """
     found = {key: value for key, value in ledger.formulas.items() if key.startswith("flops.")}
-    once = lambda key: ONE if key == "flops.optimizer" else passes  # noqa: E731
+    once = lambda key: 1 / (replicas if degrees.zero else ONE) if key == "flops.optimizer" else passes  # noqa: E731
     if degrees.stages == 1:
         return {key: sp.expand(value * once(key)) for key, value in found.items()}
     places = stands(ledger.graph)
     parts = {where: _flops_at(ledger, {name for name, place in places.items() if place == where}) for where in (BEFORE, INSIDE, AFTER)}
     ends = [{key: sp.expand((parts[INSIDE][key] / p + parts[end][key]) * once(key)) for key in found} for end in (BEFORE, AFTER)]
+    if found.get("flops.optimizer", 0) != 0:
+        layers = symbol(depth_of(ledger.graph))
+        for end, share in zip(ends, (shares[0], shares[-1]), strict=True):
+            stepped = on_stage(ledger, share.stage).flops_formulas()["flops.optimizer"]
+            end["flops.optimizer"] = sp.expand(stepped.xreplace({layers: layers / p}) * once("flops.optimizer"))
     return max(ends, key=lambda end: _number(end["flops.hardware"], example))
 
 
@@ -289,7 +303,7 @@ def _summed(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Na
         routed, gathers = _undivided(graph, held, degrees, share.stage, p, experts=True)
         e = names.of["ep"]
         mine = States(*(sp.expand(x / e) for x in (routed.params, routed.grads, routed.optimizer)))
-        gathers = replace(gathers, called=sp.expand(gathers.called / e), rest=sp.expand(gathers.rest / e))
+        gathers = replace(gathers, **{kind: sp.expand(getattr(gathers, kind) / e) for kind in ("called", "rest", "each")})
         rows = data_traffic(mine, spread, degrees.zero, passes, gathers)
         found += [replace(x, what=f"experts' {x.what}") for x in rows]
     return found
@@ -312,7 +326,9 @@ def _undivided(
     called = sp.Add(*(part * h.param * once[label] for label, (h, part) in rows.items() if label in once))
     rest = sp.Add(*(part * h.param for label, (h, part) in rows.items() if label not in once))
     count, calls = (sp.expand(sp.Add(*(getattr(unit, of) for unit in units)) * stage.layers) for of in ("count", "calls"))
-    return States(params, grads, state), Gathers(count, calls, sp.expand(called), sp.expand(rest))
+    each = sp.Add(*(part * h.param for label, (h, part) in rows.items() if label in once))
+    first = stage.under_way if degrees.stages > 1 else None
+    return States(params, grads, state), Gathers(count, calls, *map(sp.expand, (called, rest, each)), first)
 
 
 def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assumption]:

@@ -181,12 +181,13 @@ class Roofline:
 
 
 def roofline(
-    ledger: Ledger, device: Device, sizes: Mapping[str, int], precision: str | None = None
+    ledger: Ledger, device: Device, sizes: Mapping[str, int], precision: str | None = None, spread: int = 1
 ) -> Roofline:
     """The least time of a step at these sizes, unfused and fused.
 
     `precision` (a name of the device's peaks, such as bf16 or tf32) is what floating products run in; None
-    takes each op's own dtype. Bytes are always those of the dtypes in the graph. Raises SizeError for sizes
+    takes each op's own dtype. Bytes are always those of the dtypes in the graph. `spread` is among how many
+    ranks the optimizer's step is divided, evenly: those of ZeRO. Raises SizeError for sizes
     outside the domain, UnknownOps where an op has no rule, DeviceError for a peak or bandwidth that the
     device lacks.
     """
@@ -196,7 +197,8 @@ def roofline(
     ledger.checked(sizes)
     bandwidth = device.needed("bandwidth")
     model = int(evaluate(model_flops(ledger), sizes))
-    plain = [_work(kernel, sizes) for kernel in kernels(ledger)]
+    work = lambda kernel: _work(kernel, sizes, spread)  # noqa: E731
+    plain = [work(kernel) for kernel in kernels(ledger)]
     chief = precision or precision_of(chief_dtype(ledger, sizes))
     vector = _vector_peak(device)
 
@@ -208,7 +210,7 @@ def roofline(
             made.append(Bound(kernel, product, other, moved, peak, computing, Fraction(moved, bandwidth)))
         return Roof(tuple(made), model, device.peak(chief), sizes)
 
-    merged = [_work(kernel, sizes) for kernel in kernels(ledger, fused=True)]
+    merged = [work(kernel) for kernel in kernels(ledger, fused=True)]
     return Roofline(ledger, device, sizes, chief, roof(plain), roof(merged))
 
 
@@ -286,9 +288,10 @@ def _products_alone(ledger: Ledger, chosen: Iterable[Kernel]) -> Expr:
     return add((*read.values(), *written))
 
 
-def _work(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Kernel, int, int, int]:
+def _work(kernel: Kernel, sizes: Mapping[str, int], spread: int) -> tuple[Kernel, int, int, int]:
     product, other, moved = (_whole(expr, sizes, kernel) for expr in (kernel.product, kernel.other, kernel.bytes))
-    return kernel, product, other, moved
+    ranks = spread if kernel.last.phase == "optimizer" else 1
+    return kernel, -(-product // ranks), -(-other // ranks), -(-moved // ranks)
 
 
 def _whole(expr: Expr, sizes: Mapping[str, int], kernel: Kernel) -> int:

@@ -77,11 +77,14 @@ def _vocabulary(found: Roofline, under: Under) -> Iterator[tuple[str, str]]:
         total = evaluate(whole, found.sizes)
         return percent(Fraction(evaluate(part, found.sizes), total)) if total else "none"
 
+    def of_moved(part: Expr) -> str:
+        return percent(Fraction(evaluate(part, found.sizes), found.unfused.bytes)) if found.unfused.bytes else "none"
+
     kept = f", {share(words.kept, words.of_kept)} of what is kept for backward" if words.of_kept != 0 else ""
-    flops, moved = share(words.flops, words.of_flops), share(words.moved, words.of_moved)
+    flops, moved = share(words.flops, words.of_flops), of_moved(words.moved)
     rows = text(readable(under(words.rows)))
     yield "logits", f"{rows} columns wide: {flops} of product FLOPs, {moved} of bytes moved{kept}"
-    held, lookups = share(words.parameters, words.of_parameters), share(words.lookups, words.of_moved)
+    held, lookups = share(words.parameters, words.of_parameters), of_moved(words.lookups)
     needs = f"lookups and their gradients move {lookups} of bytes"
     yield "embedding", f"tables and head hold {held} of the parameters; {needs}"
 
