@@ -174,3 +174,11 @@ def test_bad_input_of_a_search_is_one_sentence(capsys, words, said):
     assert main([*ASKED, *words]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
+
+
+def test_what_a_trace_remarks_is_said_once_of_all_graphs(capsys):
+    """A file is traced for one micro-batch and for several, each with and without recomputation."""
+    words = ["--at", "d=64,f=256,c=16", "--recipe", "mixed", "--search", "--cards", "2", "--batch", "8"]
+    assert main(["plan", "examples/mlp.py", "--card", "h100", *words]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert any("recipe mixed" in line for line in said) and len(set(said)) == len(said)

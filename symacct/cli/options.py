@@ -129,6 +129,15 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def say_once(text: str) -> None:
+    """A remark that is said once in a command, however many graphs it is about."""
+    context = click.get_current_context(silent=True)
+    said = context.meta.setdefault(f"{__name__}.said", set()) if context is not None else set()
+    if text not in said:
+        said.add(text)
+        say(text)
+
+
 def graph_of(
     target: str,
     mode: str,
@@ -145,7 +154,7 @@ def graph_of(
         say(f"tracing {target} …")
     graph = targets.graph_of(target, mode, device, dtype, checkpoint, asked, region)
     for remark in graph.remarks:
-        say(f"note: {remark}")
+        say_once(f"note: {remark}")
     return graph
 
 

@@ -59,13 +59,14 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """What FSDP gathers, in bytes as those of a `Share`: each unit once, all that a pass calls for, and the
-    root.
+    """What FSDP gathers, in bytes as those of a `Share`: a unit of each kind, all of them once, all that a pass
+    calls for, and the root.
 
     `ahead`: a second unit is gathered while one is at work.
     """
 
     units: tuple[Held, ...]
+    each: Held
     called: Held
     root: Held
     ahead: bool
@@ -77,14 +78,14 @@ class Share:
     degree.
 
     `params`, `grads`, `states` are bytes by place in depth and by whether they belong to experts; `summed`
-    what replicas add up of gradients; `scalars`
-    bytes of single numbers, by whether the experts' ranks divide them; `gathering` what FSDP does; `kept`
-    bytes a pass by place; `flops` (hardware) a pass by place; `sent` bytes by ring by axis, place and
-    whether a step sends them once rather than in each pass; `routed` the payload of what a pass sends to
-    experts and back; `handed` bytes between stages, `tied` those of gradients that both ends share; `depth`
-    how many layers a tower has, `layers` the same, but 0 where the graph cannot be cut; `experts` how many
-    experts, 0 where none can be spread, for the reason `unspread`; `conditions` what the context degree
-    must meet: the condition in words, a multiple and its divisor; `moments` those that may hold the peak.
+    what replicas add up of gradients; `scalars` bytes of single numbers, by whether the experts' ranks divide
+    them; `gathering` what FSDP does; `kept` bytes a pass by place; `flops` (hardware) a pass by place; `sent`
+    bytes by ring by axis, place and whether a step sends them once rather than in each pass; `routed` the
+    payload of what a pass sends to experts and back; `handed` bytes between stages, `tied` those of gradients
+    that both ends share; `depth` how many layers a tower has, `layers` the same, but 0 where the graph cannot
+    be cut; `experts` how many experts, 0 where none can be spread, for the reason `unspread`; `conditions`
+    what the context degree must meet: the condition in words, a multiple and its divisor; `moments` those
+    that may hold the peak.
     """
 
     way: Way
@@ -185,6 +186,7 @@ def _gathering(graph: Graph, held: tuple[Holding, ...], at: At) -> Gathering:
     once = {label: unit.calls / unit.count for unit in units for label in unit.labels}
     return Gathering(
         tuple(_placed(((labelled[label], size) for label, size in unit.items()), at) for unit in sizes),
+        _placed(((h, h.param) for h in held if h.label in once), at),
         _placed(((h, h.param * once[h.label]) for h in held if h.label in once), at),
         _placed(((h, h.param) for h in held if h.label not in once), at),
         len(units) > 1 or not all(unit.shared for unit in units),
