@@ -76,7 +76,7 @@ class Domain:
             ratio = sp.cancel(expr * a.right / a.left)
             if _integer_polynomial(ratio):
                 return True
-        return _integer_polynomial(sp.expand(expr.xreplace(self._quotients())))
+        return _integer_polynomial(sp.expand(_over_monomials(expr.xreplace(self._quotients()))))
 
     def _quotients(self) -> dict[sp.Symbol, Expr]:
         """Each size that is a multiple of others as that multiple times a free integer."""
@@ -98,10 +98,17 @@ class Domain:
             return rest[0] if len(rest) == 1 and len(e.args) == 2 else e
         if isinstance(e, sp.Mod):
             return sp.Integer(0) if self.integral(e.args[0] / e.args[1]) else e
-        offset, whole = e.args[0].as_coeff_Add()
+        inner = _over_monomials(e.args[0])
+        offset, whole = inner.as_coeff_Add()
         if offset.is_Rational and self.integral(whole):
             return whole + e.func(offset)
-        return e.args[0] if self.integral(e.args[0]) else e
+        return inner if self.integral(inner) else e
+
+
+def _over_monomials(expr: Expr) -> Expr:
+    """The expression without a sum that cancels in a denominator: `(d + 2·d/h)/(h + 2)` is `d/h`."""
+    below = [p for p in expr.atoms(sp.Pow) if p.base.is_Add and p.exp.is_negative]
+    return sp.cancel(expr) if below and not expr.has(sp.floor, sp.ceiling, sp.Mod, sp.Max, sp.Min) else expr
 
 
 def _integer_polynomial(expr: Expr) -> bool:

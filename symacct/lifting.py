@@ -156,7 +156,26 @@ def _sum(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp
                 if not _enough(points, [basis[b] for b in chosen]):
                     return None
                 return sp.Add(*(sp.Rational(c.numerator, c.denominator) * _expression(basis[b], symbols) for c, b in zip(solved, chosen, strict=True)))
-    return _affine(points, targets, symbols)
+    return _affine(points, targets, symbols) or _shared(points, targets, symbols)
+
+
+def _shared(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+    """A sum of two terms over one size, such as `d + 2·d·h_kv/h` for queries, keys and values in one tensor."""
+    for k, size in enumerate(symbols):
+        if not size.is_positive or len({point[k] for point in points}) < 2:
+            continue
+        whole = [target * point[k] for target, point in zip(targets, points, strict=True)]
+        basis = _exponents(len(symbols), 2)
+        columns = [[_value(powers, point) for point in points] for powers in basis]
+        for chosen in combinations(range(len(basis)), 2) if len(basis) <= 130 else ():
+            solved = _solve([columns[c] for c in chosen], whole)
+            if solved is None or not all(c and c.denominator == 1 for c in solved):
+                continue
+            terms = [basis[b] for b in chosen]
+            if not _enough(points, terms):
+                return None
+            return sp.Add(*(c.numerator * _expression(t, symbols) / size for c, t in zip(solved, terms, strict=True)))
+    return None
 
 
 def _affine(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:

@@ -37,7 +37,8 @@ class _Births(TorchDispatchMode):
         self.born: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in _tensors((args, kwargs)):
+        lifted = op is torch.ops.aten.lift_fresh.default  # a tensor that is made of numbers, here
+        for tensor in () if lifted else _tensors((args, kwargs)):
             ref = _ref(tensor)
             if ref.cdata not in self.born:
                 self.older.setdefault(ref.cdata, ref)

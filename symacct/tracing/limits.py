@@ -193,8 +193,11 @@ class Limits:
     def _alike(self, point: Mapping[str, int]) -> bool:
         """Whether a run there makes, keeps and frees the storages that one at generic sizes does, op by op."""
         if self._usual is None:
-            usual = next(self._points({name: point[name] for name in self.depths}), None)
-            self._usual = () if usual is None else _lives(self.run(usual))
+            self._usual = ()
+            for usual in islice(self._points({name: point[name] for name in self.depths}), _TRIES):
+                with suppress(SymacctError):
+                    self._usual = _lives(self.run(usual))
+                    break
         return _lives(self.run(point)) == self._usual
 
     def _more(self, key: str, fixed: Mapping[str, int]) -> sp.Expr | None:

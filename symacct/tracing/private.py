@@ -44,7 +44,7 @@ for _text in ("Accessing the data pointer of FakeTensor", "enable_nested_tensor 
     warnings.filterwarnings("ignore", message=_text, category=UserWarning)
 
 _INDEX = "_compute_slice_index"  # where a slice is cut short: one that ends just there is the same, cut or not
-_DEMANDING = ("_check_with", "slice_forward", _INDEX)  # what torch demands of operands, and slices
+_DEMANDING = ("_check_with", "slice_forward", "_covers", _INDEX)  # what torch demands of operands, and slices
 _ASKING = ("/torch/__init__.py", "/experimental/sym_node.py", "/experimental/symbolic_shapes.py", "/experimental/recording.py",
            "/tracing/private.py", "/functools.py", "/torch/_utils.py", "<string>")
 
