@@ -164,11 +164,11 @@ def test_an_optimizer_that_runs_the_model_again_is_refused():
         derived(optimizer=optim.LBFGS)
 
 
-@pytest.mark.parametrize("name", ["AdamW", "SGD, momentum", "Adagrad", "NAdam"])
+@pytest.mark.parametrize("name", ["AdamW", "SGD, momentum", "Adagrad", "NAdam", "ASGD"])
 def test_the_peak_in_an_optimizers_step_equals_a_real_one(name):
     source = model_source("m", dims=DIMS, model=mlp, inputs=rows, optimizer=STATES[name][0])
     ledger = Ledger(Builder(source, "train", "cpu").graph("m"))
-    for sizes in ({"B": 1, "d": 11, "f": 5}, {"B": 40, "d": 5, "f": 9}):
+    for sizes in ({"B": 1, "d": 11, "f": 5}, {"B": 40, "d": 5, "f": 9}, {"B": 1, "d": 7, "f": 2}):
         assert at(ledger.formulas["bytes.peak"], **sizes) == real_peak(source, sizes)
 
 

@@ -177,6 +177,8 @@ class Recorder(TorchDispatchMode):
         result = result_of(op, func, args, kwargs)
         if self.device == "cuda" and op in STATISTICS:
             result = STATISTICS[op](args, result)
+        if op == "aten.lift_fresh":
+            self._lifted(args[0], result)
         outputs = tuple(self._outputs(result))
         self.trace.records.append(Record(op, arguments, outputs, phase, module, source))
         self.trace.calls[len(self.trace.records) - 1] = (func, _positions(result))
@@ -278,6 +280,14 @@ class Recorder(TorchDispatchMode):
             self.trace.storages[number] = _bytes(tensor)
             self._watchers[number] = weakref.ref(storage, lambda _, key=key, number=number: self._died(key, number))
         return number
+
+    def _lifted(self, made: torch.Tensor, result: torch.Tensor) -> None:
+        """A tensor made of numbers, and the fake one that now stands for it: one storage, that lives as the second does."""
+        number, storage = self._storage(made), result.untyped_storage()
+        key, old = storage._cdata, made.untyped_storage()._cdata
+        if key != old and key not in self._alive:
+            self._alive[key] = self._alive.pop(old)
+            self._watchers[number] = weakref.ref(storage, lambda _: self._died(key, number))
 
     def _died(self, key: int, number: int) -> None:
         if self._alive.get(key) == number:
