@@ -251,6 +251,20 @@ def test_time_and_cost_of_gpt2(run):
         assert measured["hfu"] > measured["mfu"]
 
 
+def test_a_measured_rate_gives_the_time(run):
+    """Tokens over tokens a second, 10^7 s of 2 cards, at 3 an hour; 10 times as many cards for a tenth of it."""
+    words = ("gpt2", "--card", "a100", "--cards", 2, "--at", f"B=4,{SMALL}", "--no-roofline", "--no-remedies")
+    words = (*words, "--tokens-per-second", "5e4", "--tokens", "5e11", "--price", 3)
+    found = json.loads(run(*words, "--days", float(Fraction(10**6, 86400)), "--format", "json")[1])["time"]
+    assert found["at_mfu"]["mfu"] == found["measured"]["mfu"]
+    assert found["at_mfu"]["seconds"] == pytest.approx(10**7)
+    assert found["at_mfu"]["cost"] == pytest.approx(2 * 3 * 10**7 / 3600)
+    assert found["cards_in_time"] in (20, 21)  # the days are rounded
+    assert "at measured MFU" in run(*words)[1]
+    stated = json.loads(run(*words, "--mfu", 0.25, "--format", "json")[1])["time"]
+    assert stated["at_mfu"]["seconds"] == pytest.approx(4 * stated["at_peak"]["seconds"])
+
+
 def test_micro_batches_make_a_step(run):
     words = (
         "gpt2",

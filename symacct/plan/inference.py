@@ -22,8 +22,8 @@ class Served:
     """A pass at the least bytes, and at those of every op run alone, as traced.
 
     `cache` are the bytes of the cache that it leaves, `experts` how many of a layer's are read on average.
-    `seconds` is the time of what was asked to be served; `mfu` and `mbu` the shares of peak and bandwidth of
-    a measured rate.
+    `seconds` is the time of what was asked to be served, at a measured rate if there is one; `mfu` and `mbu` the
+    shares of peak and bandwidth of that rate.
     """
 
     least: Pass
@@ -54,8 +54,11 @@ def serve(case: Case, question: Question, precision: str) -> Served:
 
     moved = evaluate(formulas["bytes.read"], sizes) + evaluate(formulas["bytes.written"], sizes)
     least = made(read + evaluate(cache, sizes))
-    seconds = question.amount / least.throughput if question.amount is not None else None
     mfu, mbu = _measured(question, least) if question.rate is not None else (None, None)
+    rate = least.throughput
+    if question.rate is not None:
+        rate = passes_a_second(question, int(least.tokens)) * least.tokens
+    seconds = question.amount / rate if question.amount is not None else None
     return Served(least, made(moved), cache, experts, seconds, mfu, mbu)
 
 

@@ -44,7 +44,7 @@ class Training:
     """Training time. `step` are the FLOPs of one traced step by each way of counting, `chosen` the one that
     is used.
 
-    `run` is the work at the peak, `at_mfu` at the asked share of it. `optimizer` are the optimizer's products
+    `run` is the work at the peak, `at_mfu` at the share of it that was asked for, else measured. `optimizer` are the optimizer's products
     as a share of a step's, `in_time` the cards that finish in the days that were asked for.
     """
 
@@ -69,8 +69,9 @@ def train(case: Case, question: Question, precision: str) -> Training:
     peak = question.card.peak(precision)
     step = Fraction(evaluate(found[question.estimate], sizes))
     total, steps = _work(case, question, step)
-    at_mfu = Run(total, peak, question.cards, question.mfu) if question.mfu is not None else None
     mfu, hfu = _measured(case, question, step, peak) if question.rate is not None else (None, None)
+    share = question.mfu if question.mfu is not None else mfu
+    at_mfu = Run(total, peak, question.cards, share) if share is not None else None
     own = evaluate(formulas["flops.step"], sizes)
     optimizer = (
         overhead(evaluate(formulas["flops.optimizer"], sizes), question.accumulate * own)
@@ -81,7 +82,7 @@ def train(case: Case, question: Question, precision: str) -> Training:
     run = Run(total, peak, question.cards)
     in_time = None
     if question.days is not None:
-        in_time = cards_for(total, question.days * DAY, peak, question.mfu or 1)
+        in_time = cards_for(total, question.days * DAY, peak, share or 1)
     return Training(found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time)
 
 

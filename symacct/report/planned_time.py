@@ -35,9 +35,8 @@ def training(plan: Plan, answer: Answer) -> Grid:
     rows += _ranks(plan, answer)
     chosen = found.at_mfu or found.run
     if found.at_mfu is not None:
-        rows.append(
-            (f"at MFU {percent(found.at_mfu.mfu)}", f"= FLOPs/({where}·MFU)", duration(found.at_mfu.seconds))
-        )
+        label = f"at {'measured ' * (question.mfu is None)}MFU {percent(found.at_mfu.mfu)}"
+        rows.append((label, f"= FLOPs/({where}·MFU)", duration(found.at_mfu.seconds)))
     if question.amount is not None:
         rows.append(
             ("card-hours", f"= n·time,  {named.rstrip(', ')}" if count > 1 else "= time", _hours(chosen))
@@ -45,7 +44,7 @@ def training(plan: Plan, answer: Answer) -> Grid:
     if question.price is not None:
         rows.append(("cost", f"= card-hours·{digits(question.price)}", digits(chosen.cost(question.price))))
     if found.in_time is not None and question.days is not None:
-        share = "peak·MFU" if question.mfu is not None else "peak"
+        share = "peak·MFU" if found.at_mfu is not None else "peak"
         label = f"in {spelled(question.days)} days"
         rows.append((label, f"n = ⌈FLOPs/(time·{share})⌉", f"{grouped(found.in_time)} cards"))
     rows += _measured(plan)
@@ -149,7 +148,8 @@ def serving(plan: Plan, answer: Answer) -> Grid:
     if question.price is not None:
         rows.append(("cost", f"of a million {unit}", digits(least.cost(question.price))))
     if found.seconds is not None and question.amount is not None:
-        rows.append((f"time for {spelled(question.amount)}", f"= {unit}/throughput", duration(found.seconds)))
+        by = "throughput" if question.rate is None else "measured rate"
+        rows.append((f"time for {spelled(question.amount)}", f"= {unit}/{by}", duration(found.seconds)))
     alone = f"= the same with all bytes read and written, {size(int(traced.bytes))}"
     rows.append(("each op alone", alone, duration(traced.seconds)))
     if found.mfu is not None and found.mbu is not None:
