@@ -15,6 +15,8 @@ from symacct.account import Ledger
 from symacct.comparisons import excludes, implies, plain, told, weaker
 from symacct.errors import FormulaError, SizeError
 from symacct.regions import Region, comparison, examples
+from symacct.report.answer import answer
+from symacct.report.derived import notes
 from symacct.report.relations import agreeing, relations
 from symacct.symbols import symbol
 
@@ -102,6 +104,32 @@ def test_a_slice_that_is_cut_short_says_so():
         model=Tail, inputs=lambda B, T: torch.ones(B, T), dims={"B": 3, "T": 7, "w": 4}, mode="forward", given="T < w"
     )
     assert "w" not in {s.name for s in other.formulas["bytes.written"].free_symbols}
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_every_second_layer_with_a_window_equals_a_real_run(tmp_path, mode):
+    """Gemma 2: of two layers one keeps W - 1 tokens, the other all of them."""
+    from symacct.tracing.hf import load_config
+
+    path = tmp_path / "config.json"
+    layers = ["sliding_attention", "full_attention"] * 13
+    path.write_text(json.dumps(PUBLISHED["gemma2-2b"][0] | {"layer_types": layers}))
+    source = narrowed(load_config(path), "B T W", {"V": 40, "d": 32, "f": 24})
+    ledger = Ledger(graph_of(source, "windowed", mode, "cuda", region=Region((), {"T": 20, "W": 8})))
+    per_token = 2 * HEAD["h_kv"] * HEAD["d_h"] * 4  # keys and values of a layer
+    kept = {"prefill": T + W - 1, "decode": T + 1 + W - 1}[mode]
+    assert sp.expand(ledger.formulas["bytes.kv_cache"] - per_token * B * kept) == 0
+    for tokens in (8, 20):
+        confirm(ledger, source, {"B": 2, "T": tokens, "W": 8})
+
+
+def test_an_answer_of_one_side_says_how_to_ask_for_the_other(windowed):
+    _, ledger = windowed
+    (below,) = notes(answer(ledger("decode", False)))
+    assert below == "all this holds for T + 1 < W alone: --given 'T + 1 >= W' derives the other side of the window"
+    (beyond,) = notes(answer(ledger("decode", True)))
+    assert "holds for T >= W alone: --given 'T < W'" in beyond
+    assert notes(answer(ledger("decode", True), given=["T >= W"])) == []
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sympy as sp
+
+from symacct.comparisons import SIGNS, plain
 from symacct.expressions import to_text
+from symacct.graph import Assumption
 from symacct.report.answer import Answer
 from symacct.report.breakdown import by_keys, by_module, parts_by
 from symacct.report.grids import Grid, Page
 from symacct.report.summary import conditions, headline, sizes, totals
 from symacct.report.tokens import as_data
-from symacct.symbols import latex_name
+from symacct.symbols import latex_name, symbol
 
 _INDENT = 13
 
@@ -96,7 +100,18 @@ def notes(answer: Answer) -> list[str]:
         )
     if answer.sizes and not answer.asked and answer.missing:
         found.append(f"values need numbers for {', '.join(answer.missing)}; give them with --at")
-    return found
+    return found + _beyond_a_window(answer)
+
+
+def _beyond_a_window(answer: Answer) -> list[str]:
+    """How to ask for the formulas beyond a window, or below it; nothing where the side was asked for."""
+    asked = any(a.kind == "branch" for a in answer.relations.conditions)
+    sides = [a for a in answer.ledger.graph.assumptions if a.kind == "branch" and isinstance(a.left, SIGNS)]
+    told = [a for a in sides if symbol("W") in a.left.free_symbols and len(a.left.free_symbols) > 1]
+    if asked or not told:
+        return []
+    other = Assumption("branch", plain(sp.Not(told[0].left)), sp.Integer(0), "").short
+    return [f"all this holds for {told[0].short} alone: --given '{other}' derives the other side of the window"]
 
 
 def _contract(text: str) -> str:
