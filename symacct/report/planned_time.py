@@ -77,8 +77,16 @@ def _work(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
     chosen = found.step[found.chosen]
     how = "" if found.chosen == "exact" else f" by {found.chosen}"
     number = Fraction(evaluate(chosen, plan.sizes))
-    part = "a step" if question.accumulate == 1 else "a micro-batch"
+    several, replicas = question.accumulate > 1, question.side_by_side
+    part = "a micro-batch" if several else "a replica" if replicas > 1 else "a step"
     yield f"FLOPs of {part}{how}", f"= {text(answer.terms(chosen))}", flops(int(number))
+    if several or replicas > 1:
+        made = " on each of ".join(
+            f"{grouped(count)} {what}"
+            for count, what in ((question.accumulate, "micro-batches"), (replicas, "replicas"))
+            if count > 1
+        )
+        yield "FLOPs of a step", f"= those of {made}", flops(int(number * question.accumulate * replicas))
     if found.per_token is not None:
         each, active = found.per_token, found.per_token.active
         plain = active is None or {"N", "D"} & set(answer.ledger.graph.symbols)
