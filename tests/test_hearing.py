@@ -1,4 +1,4 @@
-"""Configs of models that read log-mel features: Whisper's encoder hears, its decoder keeps keys and values of both."""
+"""Configs of models that read log-mel features: Whisper's encoder hears, its decoder keeps keys of both."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_the_length_of_a_recording_is_the_encoders_positions(load):
     source = load(TINY)
     assert source.values["S"] == 1500 and source.values["M"] == 80
     features = source.inputs({**source.dims, "B": 2})["input_features"]
-    assert features.shape == (2, source.dims["M"], 2 * source.dims["S"])  # the second convolution has stride 2
+    assert features.shape == (2, source.dims["M"], 2 * source.dims["S"])  # a convolution of stride 2
 
 
 def test_a_decoder_keeps_its_own_keys_and_those_of_what_was_heard(load):
-    """Two layers of 3 heads of 8; each token has 4 projections of its own, 2 towards the encoder, a feed-forward."""
+    """Two layers of 3 heads of 8; a token has 4 projections, 2 towards the encoder, a feed-forward."""
     source = narrowed(load(TINY), "B T S", SMALL)
     found = {mode: derived(source, mode) for mode in ("prefill", "decode")}
     kept = 2 * 2 * 24 * 4
@@ -72,7 +72,7 @@ def test_training_steps_through_both(load):
     forward = 2 * B * (heard + encoder + decoder)
     assert sp.expand(found["flops.forward"] - forward) == 0
     assert sp.expand(found["flops.backward"] - (2 * forward - 2 * B * 2 * S * 6 * 24 * 3)) == 0
-    assert found["params.total"] - found["params.trainable"] == S * 24  # the encoder's positions are sinusoids
+    assert found["params.total"] - found["params.trainable"] == S * 24  # sinusoids
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,8 @@ def test_other_models_of_pictures_or_sound_are_refused(load, data, words):
 
 def test_the_command_line_takes_such_a_config(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    assert cli.main(["derive", str(tmp_path), "--mode", "decode", "--at", "B=1,T=447", "--format", "json"]) == 0
+    words = ["--mode", "decode", "--at", "B=1,T=447", "--format", "json"]
+    assert cli.main(["derive", str(tmp_path), *words]) == 0
     found = json.loads(capsys.readouterr().out)
     # 4 layers, keys and values of 384 in 4 bytes: 448 tokens of the text and 1500 positions of the recording
     assert found["values"]["bytes.kv_cache"] == 4 * 2 * 384 * 4 * (448 + 1500)

@@ -111,7 +111,8 @@ def _beyond_a_window(answer: Answer) -> list[str]:
     if asked or not told:
         return []
     other = Assumption("branch", plain(sp.Not(told[0].left)), sp.Integer(0), "").short
-    return [f"all this holds for {told[0].short} alone: --given '{other}' derives the other side of the window"]
+    side = told[0].short
+    return [f"all this holds for {side} alone: --given '{other}' derives the other side of the window"]
 
 
 def _contract(text: str) -> str:

@@ -91,7 +91,7 @@ class Family:
 
 
 def _hears(model_class: Any, config: Any) -> bool:
-    """Whether an encoder reads features, (B, mel bins, two frames for each position), and a decoder tokens."""
+    """Whether an encoder reads features, (B, mel bins, two frames a position), and a decoder tokens."""
     told = vars(config).keys() >= {"num_mel_bins", "max_source_positions"}
     decodes = "decoder_input_ids" in inspect.signature(model_class.forward).parameters
     return told and decodes and bool(model_class.main_input_name == "input_features")
@@ -127,8 +127,9 @@ def read_family(target: Path) -> Family:
     reads = _read_beside_tokens(model_class, made)
     if reads:
         raise Unsupported(
-            f"{name}: {model_class.__name__} reads {reads}, and configs are traced for models of tokens, and of "
-            "log-mel features as Whisper reads them; write a model file for it, as examples/vit.py is one of pictures"
+            f"{name}: {model_class.__name__} reads {reads}, and configs are traced for models of "
+            "tokens, and of log-mel features as Whisper reads them; write a model file for it, as "
+            "examples/vit.py is one of pictures"
         )
     return Family(name, data, made, model_class, stored)
 
