@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -22,10 +23,11 @@ from torch.distributed.pipelining import (
     SplitPoint,
     pipeline,
 )
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from symacct.errors import Unsupported
-from symacct.oracles_parallel import fake_ranks
+from symacct.oracles_parallel import Listener, Sent, fake_ranks
 
 FORWARD, BACKWARD = "forward", "backward"
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
@@ -175,3 +177,53 @@ def _stage(index: int, count: int, done: list[Action]) -> PipelineStage:
     stage.forward_one_chunk = noted(FORWARD, stage.forward_one_chunk)
     stage.backward_one_chunk = noted(BACKWARD, stage.backward_one_chunk)
     return stage
+
+
+def sharded_stage(
+    schedule: str, stages: int, micro_batches: int, rank: int, parts: int = 1, layers: int = 2, width: int = 4
+) -> tuple[tuple[Sent, ...], int]:
+    """What a rank sends in a step whose stages fully_shard divides between two replicas, and the most bytes of whole
+    parameters and gradients it holds after a pass.
+
+    Each part of the model is a matrix of width × width, the root, and `layers` of such matrices, each gathered apart.
+    """
+    listener, most = Listener(), 0
+    given = patch("torch.distributed.recv", lambda tensor, **_: tensor.fill_(1))
+    with warnings.catch_warnings(action="ignore"), fake_ranks(2, stages, rank=rank) as mesh, given:
+
+        def whole(module: nn.Module) -> int:
+            params = [p for p in module.parameters() if not isinstance(p, DTensor)]  # those that are not divided now
+            return sum(p.numel() * p.element_size() * (1 if p.grad is None else 2) for p in params)
+
+        def stage(index: int) -> PipelineStage:
+            module = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(1 + layers)))
+            for part in (*module[1:], module):
+                fully_shard(part, mesh=mesh["data"])
+            shown, out = (torch.zeros(1, width, requires_grad=flag) for flag in (index > 0, True))
+            made = PipelineStage(
+                module, index, stages * parts, torch.device("cpu"), input_args=(shown,), output_args=(out,),
+                group=mesh["tensor"].get_group(),
+            )  # fmt: skip
+            for name in (FORWARD, BACKWARD):
+                setattr(made, f"{name}_one_chunk", noted(name, module, getattr(made, f"{name}_one_chunk")))
+            return made
+
+        def noted(direction: str, module: nn.Module, run: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: object, **kwargs: object) -> Any:
+                nonlocal most
+                with listener.phases.within(direction):
+                    out = run(*args, **kwargs)
+                most = max(most, whole(module))
+                return out
+
+            return call
+
+        local = [stage(rank + k * stages) for k in range(parts)]
+        made = SCHEDULES[schedule](
+            local if schedule == "interleaved" else local[0], micro_batches, loss_fn=lambda output, _: output.sum()
+        )
+        shown = torch.zeros(micro_batches, width)
+        last = {"target": shown} if rank == stages - 1 else {}
+        with listener:
+            made.step(*((shown,) if rank == 0 else ()), **last)
+    return tuple(listener.sent), most

@@ -71,8 +71,3 @@ def _unasked(degrees: Degrees) -> Iterator[str]:
         yield "dp is compared at zero=3 only, where fully_shard does it"
     if degrees.stages > 1 and (degrees.tensor > 1 or degrees.data > 1):
         yield "pipelines are compared alone, the other axes without them: nothing tests their product but sums by place"
-    if degrees.stages > 1 and degrees.zero == 3:
-        yield (
-            "torch's PipelineStage keeps layers gathered from a backward pass to the next forward pass and scatters "
-            "gradients once a step; symacct has each micro-batch gather twice and scatter once"
-        )

@@ -39,6 +39,15 @@ def divided_states(states: States, ranks: Expr, stage: int) -> States:
     return States(share(states.params, 3), share(states.grads, 2), share(states.optimizer, 1))
 
 
+def gathered_on_stage(layers: Expr, rest: Expr) -> Expr:
+    """What FSDP holds beside the parts on a pipeline's stage, at most: after a backward pass of it, all of it.
+
+    torch's PipelineStage lets no layer go in backward, and sums gradients after the last micro-batch, so that each
+    weight and its gradient are whole till then.
+    """
+    return sp.expand(2 * (layers + rest))
+
+
 def gathered_bytes(layer: Expr, rest: Expr, ahead: bool = True) -> Expr:
     """What FSDP holds beside the parts, at most, from the bytes of one layer's parameters and of all outside the layers.
 
@@ -56,20 +65,25 @@ def gathered_bytes(layer: Expr, rest: Expr, ahead: bool = True) -> Expr:
 class Gathers:
     """The units of FSDP in a pass: how many there are beside the root, how often they are called, all together, and the
     bytes of parameters that these calls gather. `rest` are the bytes of the root, which is gathered once.
+    `first`: on a stage of a pipeline, the forward passes before its first backward pass; `each`: the bytes of each unit.
     """
 
     units: Expr
     calls: Expr
     called: Expr
     rest: Expr
+    each: Expr
+    first: Expr | None = None
 
 
 def data_traffic(states: States, ranks: Expr, stage: int, passes: Expr, gathers: Gathers) -> tuple[Traffic, ...]:
-    """What a step sends over the data-parallel axis. At stage 3 each of `passes` micro-batches gathers twice.
+    """What a step sends over the data-parallel axis. At stage 3 each of `passes` micro-batches gathers twice, unless on a pipeline's stage.
 
     Stage 0 sums gradients in one all_reduce; stages 1 and 2 scatter their sums, stage 2 those of every micro-batch, and
     gather the new parameters; stage 3 gathers parameters for forward and again for backward, and scatters the sums. A
     unit that is called several times is gathered in each, and scatters once; the root stays gathered for backward.
+    A stage of a pipeline keeps what backward gathered, so that neither the next forward pass nor a backward pass right
+    behind another one gathers it, and scatters after the last micro-batch (torch's PipelineStage).
     """
     root = sp.Integer(0 if gathers.rest == 0 else 1)
     units = gathers.units + root
@@ -79,9 +93,30 @@ def data_traffic(states: States, ranks: Expr, stage: int, passes: Expr, gathers:
     scatter = Traffic("dp", "reduce_scatter", "backward", "gradients", units * times, sp.expand(states.grads * times), ranks)
     if stage < 3:
         return scatter, Traffic("dp", "all_gather", "optimizer", "parameters", units, states.params, ranks)
+    if gathers.first is not None:
+        return *_on_stage(gathers, root, passes, ranks), scatter
     sent = lambda count, size: (sp.expand(count * passes), sp.expand(size * passes), ranks)  # noqa: E731
     return (
         Traffic("dp", "all_gather", "forward", "parameters", *sent(gathers.calls + root, gathers.called + gathers.rest)),
         Traffic("dp", "all_gather", "backward", "parameters", *sent(gathers.calls, gathers.called)),
         Traffic("dp", "reduce_scatter", "backward", "gradients", *sent(units, states.grads)),
     )
+
+
+def _on_stage(gathers: Gathers, root: Expr, passes: Expr, ranks: Expr) -> tuple[Traffic, Traffic]:
+    """A stage's forward and backward gathers. Its root is gathered once."""
+    first = gathers.first
+    assert first is not None
+
+    def forward(calls: Expr, once: Expr) -> Expr:
+        return calls * first + (calls - once) * (passes - first)
+
+    again = passes - first + 1
+    return (
+        Traffic(
+            "dp", "all_gather", "forward", "parameters",
+            sp.expand(forward(gathers.calls, gathers.units) + root),
+            sp.expand(forward(gathers.called, gathers.each) + gathers.rest), ranks,
+        ),
+        Traffic("dp", "all_gather", "backward", "parameters", sp.expand(gathers.units * again), sp.expand(gathers.each * again), ranks),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from symacct.conventions import Convention
 from symacct.errors import SizeError, Unsupported
 from symacct.graph import Assumption, Graph
 from symacct.parallel.collectives import Traffic, traffic_of
-from symacct.parallel.data import Gathers, States, data_traffic, divided_states, gathered_bytes, gathered_on_stage
+from symacct.parallel.data import Gathers, States, data_traffic, divided_states
 from symacct.parallel.degrees import AXES, Degrees, Names, names_for
 from symacct.parallel.experts import expert_traffic
 from symacct.parallel.holdings import (
@@ -36,7 +36,7 @@ from symacct.parallel.sharding import Division
 from symacct.parallel.staged import on_stage
 from symacct.parallel.styles import read_styles
 from symacct.parallel.tensor import sharded
-from symacct.parallel.units import largest, layer_bytes, units_of
+from symacct.parallel.units import gathered, units_of
 from symacct.symbols import symbol
 
 ONE = sp.Integer(1)
@@ -172,7 +172,7 @@ def _share(peaks: Peaks, stage: Stage, held: tuple[Holding, ...], p: Expr) -> Sh
     scalars = sp.Add(*(part * h.scalars / (e if h.expert and not h.stacked else 1) for h, part in mine))
     params, grads, optimizer = (sp.expand(sp.Add(*(getattr(s, kind) for s in states))) for kind in ("params", "grads", "optimizer"))
     kept, others = _kept(peaks.graph, stage, degrees)
-    return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, others, _gathered(peaks.graph, mine, e, degrees), peaks)
+    return Share(stage, States(params, grads, sp.expand(optimizer + scalars)), kept, others, gathered(peaks.graph, mine, e, degrees), peaks)
 
 
 def _part(h: Holding, stage: Stage, degrees: Degrees, p: Expr) -> Expr:
@@ -181,22 +181,6 @@ def _part(h: Holding, stage: Stage, degrees: Degrees, p: Expr) -> Expr:
         return stage.layers
     here = (stage.before and BEFORE in h.where) or (stage.after and AFTER in h.where)
     return ONE if here or degrees.stages == 1 else sp.Integer(0)
-
-
-def _gathered(graph: Graph, mine: list[tuple[Holding, Expr]], e: Expr, degrees: Degrees) -> Expr:
-    """What FSDP holds whole for a while on a stage, at most: of several towers, that of the largest layer."""
-    if degrees.zero < 3 or degrees.data * degrees.context == 1:
-        return sp.Integer(0)
-    part = lambda h, size: size / e if h.expert else size  # noqa: E731
-    here, units = {h.label: h for h, _ in mine}, units_of(graph)
-    sizes = layer_bytes(graph, units)
-    layer = largest(sp.Add(*(part(here[label], size) for label, size in unit.items() if label in here)) for unit in sizes)
-    gathered = {label for unit in sizes for label in unit}
-    if degrees.stages > 1:
-        layers = sp.Add(*(part(h, share * h.param) for h, share in mine if h.label in gathered))
-        return gathered_on_stage(layers, sp.Add(*(part(h, h.param) for h, _ in mine if h.label not in gathered)))
-    rest = sp.Add(*(part(h, h.param) for label, h in here.items() if label not in gathered))
-    return gathered_bytes(layer, sp.expand(rest), ahead=len(units) > 1 or not all(unit.shared for unit in units))
 
 
 def _kept(graph: Graph, stage: Stage, degrees: Degrees) -> tuple[Expr | None, Expr | None]:

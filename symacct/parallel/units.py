@@ -17,7 +17,9 @@ from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.graph import Graph, Loop, Placed, total_over
-from symacct.parallel.holdings import layered_loops
+from symacct.parallel.data import gathered_bytes, gathered_on_stage
+from symacct.parallel.degrees import Degrees
+from symacct.parallel.holdings import Holding, layered_loops
 from symacct.parallel.repeated import nodes_of
 from symacct.symbols import symbol
 
@@ -148,3 +150,26 @@ def largest(sizes: Iterable[Expr]) -> Expr:
     """The largest of these bytes; a maximum where the sizes decide."""
     found = undominated(sp.expand(size) for size in sizes)
     return sp.Max(*found) if found else sp.Integer(0)
+
+
+def gathered(graph: Graph, mine: Iterable[tuple[Holding, Expr]], e: Expr, degrees: Degrees) -> Expr:
+    """What FSDP holds whole for a while on a stage, at most: of several towers, that of the largest layer.
+
+    `mine`: the parameters that the stage holds, and which part of each; `e`: among how many ranks experts are spread.
+    """
+    if degrees.zero < 3 or degrees.data * degrees.context == 1:
+        return sp.Integer(0)
+    spread = lambda h, size: size / e if h.expert else size  # noqa: E731
+    here, units = {h.label: (h, part) for h, part in mine}, units_of(graph)
+    sizes = layer_bytes(graph, units)
+    inside = {label for unit in sizes for label in unit}
+    rest = sp.Add(*(spread(h, h.param) for label, (h, _) in here.items() if label not in inside))
+    if degrees.stages > 1:
+        whole = (spread(h, part * h.param) for label, (h, part) in here.items() if label in inside)
+        return gathered_on_stage(sp.Add(*whole), rest)
+    layer = largest(
+        sp.Add(*(spread(here[label][0], size) for label, size in unit.items() if label in here))
+        for unit in sizes
+    )
+    ahead = len(units) > 1 or not all(unit.shared for unit in units)
+    return gathered_bytes(layer, sp.expand(rest), ahead=ahead)

@@ -111,7 +111,7 @@ def _states(share: Share, columns: Arrays, held: Held, least: int, mine: str, ot
 
 def _gathered(share: Share, columns: Arrays, mine: str, other: str) -> Any:
     """What FSDP gathers for a while: the largest unit, perhaps the one ahead, its gradient; the root and
-    its gradient.
+    its gradient. On a stage of a pipeline, all of it with its gradients.
     """
     e, p, gathering = columns["e"], columns["p"], share.gathering
     here = [
@@ -119,7 +119,9 @@ def _gathered(share: Share, columns: Arrays, mine: str, other: str) -> Any:
         for held in (*gathering.units, gathering.root)
     ]
     unit = np.maximum.reduce(np.broadcast_arrays(*here[:-1])) if gathering.units else 0
-    return np.where(columns["zero"] == 3, (3 if gathering.ahead else 2) * unit + 2 * here[-1], 0)
+    each = sum(_of_stage(gathering.each, x, p, mine, other) / (e if x else 1) for x in (False, True))
+    most = np.where(p > 1, 2 * each, (3 if gathering.ahead else 2) * unit)
+    return np.where(columns["zero"] == 3, most + 2 * here[-1], 0)
 
 
 def _of_stage(held: Held, apart: bool, p: Any, mine: str, other: str) -> Any:
@@ -182,14 +184,14 @@ def _summed(share: Share, columns: Arrays, mine: str, other: str) -> Any:
     """What replicas send; experts are on n/e of the n ranks that hold the rest."""
     n, e, p, m, zero = columns["dp"] * columns["c"], columns["e"], columns["p"], columns["m"], columns["zero"]
     total = 0.0
-    called, root = share.gathering.called, share.gathering.root
+    called, each, root = share.gathering.called, share.gathering.each, share.gathering.root
     for apart, ranks, parts in ((False, n, 1), (True, n / e, e)):
-        weights, grads, units, rest = (
-            _of_stage(held, apart, p, mine, other) for held in (share.params, share.summed, called, root)
+        weights, grads, units, once, rest = (
+            _of_stage(held, apart, p, mine, other) for held in (share.params, share.summed, called, each, root)
         )
         sent = np.where(
             zero == 3,
-            (2 * units + rest + grads) * m,
+            np.where(p > 1, units * m + once + rest + grads, (2 * units + rest + grads) * m),
             np.where(zero == 0, 2 * grads, grads * np.where(zero == 2, m, 1) + weights),
         )
         total = total + sent / parts * (ranks - 1) / ranks
