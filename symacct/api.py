@@ -15,16 +15,16 @@ from symacct.graph import Graph
 from symacct.regions import Region, region
 from symacct.report.answer import answer
 from symacct.targets import graph_of, is_stored
-from symacct.variants import variant
+from symacct.variants import Variant, variant
 
 MODES = ("train", "forward", "prefill", "decode")
 DEVICES = ("cuda", "cpu")
 
 
 class Ledger(account.Ledger):
-    """The ledger of a target, with the verbs as methods. `origin` is what it was derived from, dtype and checkpoint."""
+    """The ledger of a target, with the verbs as methods. `origin` is what it was derived from: dtype, checkpoint, what was asked."""
 
-    origin: tuple[Any, str | None, str | None] | None = None
+    origin: tuple[Any, str | None, str | None, Variant] | None = None
     elsewhere: Callable[[Region], Graph] | None = None  # the graph of the way that code takes in another region
 
     def at(self, **sizes: int) -> dict[str, int]:
@@ -77,15 +77,14 @@ class Ledger(account.Ledger):
         """The certificate of the formulas, from at least `points` random points, as `symacct verify` gives it.
 
         `parallel` ("tp=2,sp") also compares a rank's share with torch's own parallelism. Raises Unsupported where
-        there is no model to run: a graph alone, or a step in two precisions.
+        there is no model to run, a graph alone, and for steps that are not run: in two precisions, over micro-batches,
+        with widths as symbols or with an 8-bit optimizer.
         """
         if self.origin is None:
             raise Unsupported(f"{self.graph.target}: no model is known behind this ledger; derive it to verify it")
-        if self.graph.variant:
-            raise Unsupported(f"{self.graph.target}: verify does not run a step with {self.graph.variant}; derive it without")
         verify = import_module("symacct.verify").verify  # that module stands above this one
-        target, dtype, checkpoint = self.origin
-        return verify(target, self.graph.mode, self.graph.device, points, seed, self.graph, True, dtype, checkpoint, parallel)
+        target, dtype, checkpoint, asked = self.origin
+        return verify(target, self.graph.mode, self.graph.device, points, seed, self.graph, True, dtype, checkpoint, parallel, asked)
 
     def _repr_latex_(self) -> str:
         from symacct import latex
@@ -110,6 +109,7 @@ def derive(
     recipe: str | None = None,
     accumulate: bool = False,
     widths: str | None = None,
+    early_stop: bool = True,
     convention: str | None = None,
     allow_unknown: bool = False,
     given: Iterable[str] | str = (),
@@ -122,14 +122,17 @@ def derive(
     recomputes each block ("full"), the attention cores alone ("selective"), or the modules whose paths fit a pattern,
     by torch's own checkpoint. `recipe` ("autocast", "mixed", "megatron",
     "playbook") trains in two precisions; `accumulate` adds to gradients that earlier micro-batches left; `widths`
-    ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a. `given` tells by comparisons ("T >= W")
+    ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a; without `early_stop` a checkpoint
+    recomputes to its end. `given` tells by comparisons ("T >= W")
     which way the code takes where sizes decide it.
 
     >>> ledger = derive("gpt2")
     >>> ledger.at(B=1, T=1024, V=50257, L=12, d=768, h=12, f=3072)["params.total"]
     124439808
     """
-    chosen, asked = named(convention, **switches), variant(recipe, accumulate, widths, optimizer if isinstance(optimizer, str) else None)
+    chosen, asked = named(convention, **switches), variant(
+        recipe, accumulate, widths, optimizer if isinstance(optimizer, str) else None, early_stop
+    )
     if mode not in MODES or device not in DEVICES:
         raise ModelFileError(f"mode = {mode!r}, device = {device!r}: choose from {', '.join(MODES)} and from {', '.join(DEVICES)}")
     if target is None and (model is None or inputs is None):
@@ -146,7 +149,7 @@ def derive(
         )
         again = partial(traced, source, "the model", mode, device, dtype, checkpoint, asked)
     made = Ledger(again(region(_texts(given), {})), chosen, allow_unknown)
-    made.origin, made.elsewhere = (source, dtype, checkpoint), None if is_stored(str(target)) else again
+    made.origin, made.elsewhere = (source, dtype, checkpoint, asked), None if is_stored(str(target)) else again
     return made
 
 

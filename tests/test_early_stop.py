@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import symacct
 from symacct.cli import main
+from symacct.errors import Unsupported
 from symacct.expressions import parse
 from symacct.symbols import symbol
 
@@ -82,6 +84,16 @@ def test_verify_runs_another_optimizer_without_early_stop(run, path):
     unwanted = 2 * b * s * h * 3 * h  # the gradient of the input
     product = 2 * b * s * h * 4 * h + 4 * b * s * s * h
     assert found["flops.hardware"]["observed"] == 3 * product - unwanted + 4 * b * s * s * h
+
+
+def test_a_ledger_verifies_another_optimizer_without_early_stop(path):
+    asked = {"device": "cpu", "checkpoint": "selective"}
+    ledger = symacct.derive(str(path), **asked, optimizer="sgd", early_stop=False)
+    found = {check.quantity: check for check in ledger.verify(points=1).checks}
+    assert found["bytes.optimizer"].observed == 0 and found["bytes.optimizer"].equal  # plain SGD keeps nothing
+    assert found["flops.hardware"].equal and found["bytes.peak"].equal
+    with pytest.raises(Unsupported, match="recipe mixed"):
+        symacct.derive(str(path), **asked, recipe="mixed").verify(points=1)
 
 
 @pytest.mark.parametrize(
