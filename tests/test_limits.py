@@ -11,8 +11,11 @@ from torch import nn
 
 import symacct
 from symacct.account import Ledger
+from symacct.claims.written import in_words
+from symacct.formula_text import to_text
 from symacct.oracles_memory import saved_bytes
 from symacct.storage import dumps, loads
+from symacct.symbols import symbol
 from symacct.tracing.model_file import model_source
 from symacct.verify import verify
 
@@ -122,3 +125,17 @@ def test_a_peak_that_lies_elsewhere_in_a_batch_of_one_is_that_of_a_run_or_left_o
     )
     assert made.at(**sizes)["bytes.peak"] == alone.at()["bytes.peak"]
     assert "bytes.peak" not in Ledger(loads(dumps(made.graph))).at(**sizes)
+
+
+def test_a_verdict_says_where_the_derived_formula_itself_is_another():
+    formula = ledger(shifted).formulas["bytes.saved"]
+    found = ledger(shifted).check(f"bytes.saved = {to_text(formula)}")
+    assert found.verdict == "equal" and "where B = 1, bytes.saved is the derived formula plus (-8*T + 8)" in found.exceptions
+    sizes = {"B": 1, "T": 7, "V": 11, "d": 4}
+    at_one = int(formula.subs({symbol(name): value for name, value in sizes.items()}))
+    assert at_one + 8 - 8 * 7 == really_kept(shifted, **sizes)
+    assert "for all sizes at which" in in_words(found)
+    assert found.as_json()["exceptions"] == list(found.exceptions)
+    fixed = ledger(shifted).check(f"bytes.saved = {to_text(formula)}", given=["B = 4"])
+    assert not [text for text in fixed.exceptions if "B = 1" in text]
+    assert not ledger(shifted).check("params.total = 2*V*d + V").exceptions

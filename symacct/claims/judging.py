@@ -15,6 +15,7 @@ from symacct.claims.attribution import coefficients
 from symacct.claims.bounds import lacking, proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
+from symacct.claims.exceptions import with_exceptions
 from symacct.claims.leading import Regime, one_token, regions, stated, usual
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
@@ -52,7 +53,7 @@ def check(
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
     setting = Setting(ledger, read(claim, names), tuple(plain_given))
-    return _Judge(setting, orders, asked.sizes, names).verdict()
+    return with_exceptions(_Judge(setting, orders, asked.sizes, names).verdict(), setting)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ class Term:
 class Verdict:
     """`difference` is derived - claim, in the sizes of the model under the conditions.
 
-    `names` says how names of the claim were read that are no sizes of the model.
+    `names` says how names of the claim were read that are no sizes of the model. `exceptions` are sizes at which
+    the derived formula itself does not hold, so that the verdict says nothing about the step there.
     """
 
     verdict: str
@@ -58,6 +59,7 @@ class Verdict:
     regions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    exceptions: tuple[str, ...] = ()
 
     @property
     def proved(self) -> bool:
@@ -65,7 +67,7 @@ class Verdict:
         return self.verdict in PROVED
 
     def as_json(self) -> dict[str, Any]:
-        """One object with the contract's keys."""
+        """One object with the contract's keys, and `exceptions` where there are some."""
         return {
             "target": self.target,
             "verdict": self.verdict,
@@ -79,4 +81,4 @@ class Verdict:
             "terms": [term.as_json() for term in self.terms],
             "witness": dict(self.witness),
             "notes": list(self.notes),
-        }
+        } | ({"exceptions": list(self.exceptions)} if self.exceptions else {})

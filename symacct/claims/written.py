@@ -26,7 +26,7 @@ _MOST, _FEW = 12, 8
 def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> None:
     """The verdict, why, and where in the model, on a page."""
     page.line(f"{found.target} · {found.claim}" + (f" · {source}" if source else ""), "bold")
-    page.hanging("verdict", [_SAID[found.verdict]], _INDENT)
+    page.hanging("verdict", [_said(found)], _INDENT)
     page.hanging("derived", [_derived(found, reading)], _INDENT)
     if found.verdict != "equal":
         page.hanging("claim", [shown(found.read_as, reading)], _INDENT)
@@ -38,6 +38,8 @@ def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> N
         page.hanging("off by", [f"{shown(found.difference, reading)}   (derived - claim)"], _INDENT)
     for region in found.regions:
         page.hanging("", [region], _INDENT)
+    if found.exceptions:
+        page.hanging("except", list(found.exceptions), _INDENT, ";  ")
     for note in found.notes:
         page.hanging("note", [note], _INDENT)
     if found.witness:
@@ -47,6 +49,13 @@ def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> N
         page.grid(terms(found, reading))
         if len(found.terms) > _MOST:
             page.line(f"and {len(found.terms) - _MOST} more (--format json lists all)")
+
+
+def _said(found: Verdict) -> str:
+    """The verdict in words: no formula is proved for sizes at which it does not hold."""
+    if found.verdict == "equal" and found.exceptions:
+        return "equal: proved for all sizes at which the derived formula holds"
+    return _SAID[found.verdict]
 
 
 def _conditions(found: Verdict) -> list[str]:
@@ -97,7 +106,7 @@ def in_words(found: Verdict) -> str:
     """The verdict in a few lines, for a failing test."""
     lines = [
         f"{found.target}: {found.claim}",
-        f"  {_SAID[found.verdict]}",
+        f"  {_said(found)}",
         f"  derived   {_derived(found)}",
         f"  claim     {shown(found.read_as)}",
     ]
@@ -105,5 +114,6 @@ def in_words(found: Verdict) -> str:
     lines += [
         f"  {t.kind:<9} {shown(t.term)}  {t.module} {t.where}: {t.meaning}" for t in found.terms[:_MOST]
     ]
+    lines += [f"  except    {exception}" for exception in found.exceptions]
     lines += [f"  note      {note}" for note in found.notes]
     return "\n".join([*lines, *([f"  {witness(found)}"] if found.witness else [])])
