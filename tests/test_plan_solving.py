@@ -48,8 +48,8 @@ def agrees(ceilings, allowed=lambda x: True):
         assert all(not allowed(x) for x in range((found.number or 0) + 1, found.next)) or not truth
     if truth:
         missing = [x for x in range(1, truth[-1]) if allowed(x) and x not in set(truth)]
-        assert bool(found.gaps) == bool(missing) or allowed(2) is False
-        assert set(found.gaps) <= set(missing)
+        assert bool(found.gaps) == bool(missing) and set(found.gaps) <= set(missing)
+        assert found.gaps[:1] == tuple(missing[:1])
     else:
         worst = max(evaluate(c.bytes, {"B": found.smallest}) - c.limit for c in ceilings)
         assert found.short == worst > 0
@@ -155,8 +155,36 @@ def test_exact_beyond_floats():
 def test_a_gap_is_said():
     # x³ - 12x² + 36x: 25, 32, 27, 16, 5, 0, 7, 32: within 20 at 4, 5, 6, 7 but not at 1, 2, 3
     found = largest([Ceiling(B**3 - 12 * B**2 + 36 * B, 20)], B)
-    assert found.number == 7
-    assert found.gaps
+    assert (found.number, found.gaps) == (7, (1,))
+
+
+def test_a_gap_between_sizes_that_are_allowed():
+    # (x - 12)·(x - 47)·x + 9000 within 9000 from 12 to 47; at 1 to 11 more; of multiples of 10: 10 is over, 20 to 40 fit
+    form = (B - 12) * (B - 47) * B + 9000
+    tens = largest([Ceiling(sp.expand(form), 9000)], B, lambda x: x % 10 == 0)
+    assert (tens.number, tens.next, tens.binding, tens.gaps) == (40, 50, 0, (10,))
+    # of 10 - (x - 20)², within 0 but from 17 to 23: of multiples of 9 only 18 is over
+    dip = [Ceiling(10 - (B - 20) ** 2, 0), Ceiling(B, 60)]
+    assert largest(dip, B, lambda x: x % 9 == 0).gaps == (18,)
+    assert largest(dip, B, lambda x: x % 8 == 0).gaps == ()  # 16 and 24 fit
+    assert largest(dip, B).gaps == (17,)
+
+
+@given(st.lists(st.tuples(wavy, limits), min_size=1, max_size=3), st.integers(2, 12))
+@settings(max_examples=30, deadline=None)
+def test_forms_that_rise_and_fall_at_allowed_sizes(rows, step):
+    agrees([Ceiling(form, limit) for form, limit in rows], lambda x: x % step == 0)
+
+
+def test_sizes_that_end_before_any_ceiling_have_none_that_binds():
+    found = largest([Ceiling(B, 100)], B, lambda x: x <= 5)
+    assert (found.number, found.next, found.binding) == (5, None, None)
+
+
+def test_closed_forms_of_unlike_fractions_and_of_no_room():
+    assert inverse(B**2 + 100 * B / 3, B).number(5000, {}) == 55  # 55·55 + 5500/3 = 4858.3; 56: 5002.7
+    assert inverse(B**2 + 10, B).number(5, {}) == 0
+    assert inverse(2 * B + 10, B).bound(symbol("M")) == (symbol("M") - 10) / 2
 
 
 def test_what_cannot_be_proved_is_scanned():

@@ -43,7 +43,7 @@ class Solved:
     `number` is None where not even the `smallest` allowed size fits; then `short` says by how much. `next` is
     the allowed size behind `number`, None where there is none, and `binding` the index of the ceiling that
     stops it, or any size behind; None where every size fits, however large. `gaps` are sizes below `number`
-    that do not fit. `tried`: no size beyond this one was looked at.
+    that do not fit, of each stretch of them the first. `tried`: no size beyond this one was looked at.
     """
 
     size: str
@@ -122,6 +122,11 @@ class _Problem:
         """The next allowed size; None where none is near."""
         return next((y for y in range(x + 1, x + _STEPS) if self.allowed(y)), None)
 
+    def begins(self, x: int) -> bool:
+        """Whether an allowed size does not fit, and the allowed one before it does, if there is one near."""
+        last = next((y for y in range(x - 1, max(0, x - _STEPS), -1) if self.allowed(y)), None)
+        return not self.fits(x) and (last is None or self.fits(last))
+
     def before(self, x: int, least: int) -> int | None:
         """The largest allowed size up to x that fits. Raises SizeError where none is near."""
         for y in range(x, max(least, x - _STEPS) - 1, -1):
@@ -167,10 +172,10 @@ def _crossing(problem: _Problem, smallest: int) -> Solved:
         ends = None if ends is None or found is None else ends | found
     if ends is None:
         return _scanned(problem, smallest)
-    ends = {x for x in ends if x >= smallest}
-    if problem.fits(max(ends | {smallest}) + 1):
+    ends = {x for x in ends | {smallest} if x >= smallest}
+    if problem.fits(max(ends) + 1):
         return Solved(problem.size.name, smallest, _FAR, None, None, gaps=_gaps(problem, ends, _FAR))
-    for end in sorted(ends | {smallest}, reverse=True):
+    for end in sorted(ends, reverse=True):
         number = problem.before(end, smallest) if problem.fits(end) else None
         if number is not None:
             return problem.solved(smallest, number, gaps=_gaps(problem, ends, number))
@@ -178,8 +183,9 @@ def _crossing(problem: _Problem, smallest: int) -> Solved:
 
 
 def _gaps(problem: _Problem, ends: Iterable[int], number: int) -> tuple[int, ...]:
-    beside = sorted({x + step for x in ends for step in (0, 1)})
-    return tuple(x for x in beside if x < number and problem.allowed(x) and not problem.fits(x))
+    """Where what does not fit begins: at the smallest size, or at the first allowed one behind a crossing."""
+    begins = {problem.smallest(), *(x for end in ends if (x := problem.after(end)) is not None)}
+    return tuple(x for x in sorted(begins) if x < number and problem.begins(x))
 
 
 def _ends(ceiling: Ceiling, size: sp.Symbol) -> set[int] | None:
