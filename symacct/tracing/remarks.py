@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symacct.formula_text import to_text
-from symacct.graph import Item, Loop, SymbolInfo
+from symacct.graph import Item, Loop, Node, SymbolInfo
 from symacct.records import Pin, Trace
 from symacct.symbols import meaning_of, symbol
 from symacct.tracing.source import ModelSource
@@ -35,10 +35,23 @@ def kinds(items: tuple[Item, ...], structural: tuple[str, ...]) -> list[str]:
 
 def symbols_of(items: tuple[Item, ...], source: ModelSource) -> dict[str, SymbolInfo]:
     """Every symbol of a graph with its meaning and example; one that no size has is a count that depends on data."""
-    known = {name: SymbolInfo(source.meanings.get(name, meaning_of(name)), value) for name, value in source.dims.items()}
+    meant = _axes(items) | source.meanings
+    known = {name: SymbolInfo(meant.get(name, meaning_of(name)), value) for name, value in source.dims.items()}
     for name in sorted(_free_names(items) - set(known)):
         known[name] = SymbolInfo("a count that depends on the data", 1)
     return known
+
+
+def _axes(items: tuple[Item, ...]) -> dict[str, str]:
+    """What N, C, H and W mean where they are the axes of an input in that order: no states, classes nor a window."""
+    words = {"N": (0, "batch size"), "C": (1, "channels"), "H": (-2, "height"), "W": (-1, "width")}
+    shapes = [out.shape for item in items if isinstance(item, Node) and item.op == "input" for out in item.outputs]
+    return {
+        name: word
+        for shape in shapes
+        for name, (axis, word) in words.items()
+        if len(shape) > 2 and str(shape[axis]) == name
+    }
 
 
 def _loops(items: tuple[Item, ...]) -> Iterator[Loop]:
