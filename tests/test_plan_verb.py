@@ -306,6 +306,63 @@ def test_remedies_are_traced_anew(run, tmp_path):
     assert code == 0
 
 
+ATTENDING = '''
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+dims = {"B": 2, "T": 16, "L": 2, "d": 64}
+
+class Block(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.out = torch.nn.Linear(d, d, bias=False)
+    def forward(self, x):
+        x = x.unsqueeze(1)
+        return self.out(scaled_dot_product_attention(x, x, x).squeeze(1))
+
+class Blocks(torch.nn.Module):
+    def __init__(self, L, d):
+        super().__init__()
+        self.first = torch.nn.Linear(d, d, bias=False)
+        self.blocks = torch.nn.ModuleList(Block(d) for _ in range(L))
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+def model(L, d):
+    return Blocks(L, d)
+
+def inputs(B, T, d):
+    return torch.randn(B, T, d)
+'''
+
+
+def test_a_remedy_adds_what_runs_no_second_time_without_it(run, tmp_path):
+    """The two products of attention's forward, 4·B·T²·d a block: its backward makes scores again in any case.
+    Torch stops before the last product, whose result none needs.
+    """
+    file = tmp_path / "attending.py"
+    file.write_text(ATTENDING)
+    _, out, _ = run(file, TINY, "--at", "B=64,T=256,L=6,d=128", "--format", "json", "--no-roofline")
+    (full,) = (row for row in json.loads(out)["remedies"] if row["remedy"] == "recompute each block")
+    assert sp.expand(parse(full["more_flops"]) - parse("4*B*L*T**2*d")) == 0
+
+
+def test_step_counts_are_on_every_card(run):
+    """8 bytes of AdamW's moments for each of N parameters divided; 4 bytes for each of 12 tensors a block and
+    4 others are not.
+    """
+    code, out, _ = run("gpt2", "--card", "a100", "--at", EVERY, "--format", "json", "--no-roofline")
+    found = {row["remedy"]: parse(row["becomes"]) for row in json.loads(out)["remedies"] if "becomes" in row}
+    sizes = {symbol(k): sp.Integer(v) for k, v in {**SIZES, "n": 7}.items()}
+    moments, counts = sp.Rational(8 * 124_439_808, 7), 4 * (12 * 12 + 4)
+    assert code == 0
+    assert found["optimizer state over n cards"].xreplace(sizes) == moments + counts
+    assert found["all states over n cards"].xreplace(sizes) == 2 * moments + counts
+
+
 def test_scores_that_fused_attention_would_not_keep():
     B, T, S, d, h, L = map(symbol, ("B", "T", "S", "d", "h", "L"))
     kept = 34 * B * T * L * d + 5 * B * L * T**2 * h + 3 * B * S * T * h + 4 * B * S

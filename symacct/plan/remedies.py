@@ -12,13 +12,12 @@ from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.errors import SymacctError
-from symacct.graph import Graph
+from symacct.graph import Graph, total_over
 from symacct.plan.fitting import EXACT, Demand, Fit, fit
 from symacct.plan.question import Case
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 
-Sizes = Mapping[str, int]
 Derive = Callable[..., Ledger]
 Measure = Callable[[Ledger], Demand]
 _FUSED = ("aten._scaled_dot_product", "aten.scaled_dot_product", "aten._flash", "aten._efficient")
@@ -53,7 +52,7 @@ def remedies(
     if graph.mode != "train":
         return ()
     found = [*_traced(case, now, derive, measure), *_fused(graph, wanted)]
-    return (*found, *([] if divided else _sharded(wanted, now, case.sizes)))
+    return (*found, *([] if divided else _sharded(wanted, now, case)))
 
 
 def _traced(case: Case, now: Fit, derive: Derive | None, measure: Measure) -> Iterator[Remedy]:
@@ -96,8 +95,13 @@ def _retraced(
         return replace(plain, how=f"cannot be traced: {str(error).splitlines()[0]}")
     more = None
     if "checkpoint" in change:
-        more = sp.expand(case.under(ledger.formulas["flops.hardware"] - ledger.formulas["flops.step"]))
+        more = sp.expand(case.under(_again(ledger) - _again(case.ledger)))
     return replace(plain, becomes=new.kinds.get(plain.kind), peak=peak, bound=new.bound, more=more)
+
+
+def _again(ledger: Ledger) -> Expr:
+    """FLOPs that backward computes again, as fused attention does without a remedy too."""
+    return ledger.formulas["flops.hardware"] - ledger.formulas["flops.step"]
 
 
 def _file(graph: Graph) -> str:
@@ -147,15 +151,17 @@ def _lengths(graph: Graph) -> set[sp.Symbol]:
     return {size for shape in shapes for dim in shape[1:] for size in dim.free_symbols}
 
 
-def _sharded(wanted: Demand, now: Fit, sizes: Sizes) -> Iterator[Remedy]:
+def _sharded(wanted: Demand, now: Fit, case: Case) -> Iterator[Remedy]:
     """States divided among n cards: what lives at any place of a step, whatever is gathered beside it."""
-    n = symbol("n") if "n" not in sizes else symbol("n_cards")
+    n = symbol("n") if "n" not in case.sizes else symbol("n_cards")
     state = wanted.kinds.get("optimizer state")
     if not state:
         return
-    yield Remedy("optimizer state over n cards", "optimizer state", state / n, how="--parallel dp=n,zero=1")
-    floor = lower_bounds(wanted, n)
-    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+    counts = sp.expand(case.under(_counts(case.ledger.graph)))
+    becomes = sp.expand(state - counts) / n + counts
+    yield Remedy("optimizer state over n cards", "optimizer state", becomes, how="--parallel dp=n,zero=1")
+    floor = lower_bounds(wanted, n, counts)
+    numbers = {symbol(name): sp.Integer(value) for name, value in case.sizes.items()}
     count = fewest([Ceiling(expr.xreplace(numbers), now.memory) for expr in floor], n)
     if now.fits:
         said = "gathered weights come on top: --parallel dp=n,zero=3"
@@ -167,11 +173,17 @@ def _sharded(wanted: Demand, now: Fit, sizes: Sizes) -> Iterator[Remedy]:
     yield Remedy("all states over n cards", "all states", floor[-1], how=said)
 
 
-def lower_bounds(wanted: Demand, n: sp.Symbol) -> list[Expr]:
+def _counts(graph: Graph) -> Expr:
+    """Bytes of the optimizer's state that has no dimension, such as step counts: every card holds them."""
+    found = [(place, out) for place in graph.sources("state") for out in place.node.outputs if not out.shape]
+    return sp.Add(*(total_over(sp.expand(out.bytes), place.loops) for place, out in found))
+
+
+def lower_bounds(wanted: Demand, n: sp.Symbol, counts: Expr = sp.Integer(0)) -> list[Expr]:
     """Bytes that fully sharded training cannot go below: when backward begins, and when the optimizer
-    steps.
+    steps. `counts` are those of the state that is on every card.
     """
     kinds = wanted.kinds
-    lasting = kinds["weights"] + kinds["optimizer state"]
-    begun = sp.expand(lasting) / n + kinds.get("kept for backward", sp.Integer(0))
-    return [begun, sp.expand(lasting + kinds["gradients"]) / n]
+    lasting = kinds["weights"] + kinds["optimizer state"] - counts
+    begun = sp.expand(lasting) / n + counts + kinds.get("kept for backward", sp.Integer(0))
+    return [begun, sp.expand(lasting + kinds["gradients"]) / n + counts]
