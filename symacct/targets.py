@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from symacct.dtypes import checked
 from symacct.errors import GraphError, ModelFileError
 from symacct.graph import Graph
 from symacct.regions import Region
@@ -105,7 +106,7 @@ def _checked_mode(graph: Graph, target: str, mode: str, device: str, dtype: str 
         raise GraphError(f"{target} is a stored graph of mode {graph.mode}, not {mode}; derive its model file with --mode {mode}")
     if graph.device != device:
         raise GraphError(f"{target} is a stored graph with {graph.device} behaviour; derive its model file with --device {device}")
-    if dtype or checkpoint or (asked and asked.text):
+    if checked(dtype) or checkpoint or (asked and asked.text):  # no advice that then fails
         option = f"--dtype {dtype}" if dtype else f"--checkpoint {checkpoint}" if checkpoint else asked.option if asked else ""
         raise GraphError(f"{target} is a stored graph, recorded as it is; derive its model file with {option}")
     return graph

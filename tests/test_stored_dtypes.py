@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from symacct.cli import main
 from symacct.variants import variant
 
 pytest.importorskip("transformers")
@@ -80,3 +81,12 @@ def test_the_model_is_built_as_is_said(tmp_path):
         for dtype in (None, "bf16")
     }
     assert built == {None: {"torch.float32"}, "bf16": {"torch.bfloat16"}}
+
+
+def test_a_stored_graph_asked_for_8_bits_says_what_a_model_file_would(capsys):
+    """Its model file would refuse them too, so it is not what is advised."""
+    assert main(["plan", "llama", "--card", "a100", "--dtype", "fp8"]) == 2
+    said = capsys.readouterr().err
+    assert "8 bits does not run" in said and "stored graph" not in said
+    assert main(["plan", "llama", "--card", "a100", "--precision", "fp8"]) == 2
+    assert "no peak for fp8" in capsys.readouterr().err
