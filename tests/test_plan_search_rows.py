@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import sympy as sp
+from test_parallel_shared import towers
 
 from symacct.devices import card
 from symacct.parallel import rank as one_rank
@@ -135,3 +136,16 @@ def test_experts_and_parts_are_tried():
     uneven = (columns["v"] > 1) & (columns["m"] % columns["p"] != 0)
     assert uneven.any() and found.reason[uneven].all()
     assert (found.reason[columns["v"] > 1] < 3).any() and (found.reason[columns["e"] > 1] < 3).any()
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_two_towers_of_unlike_depth_hold_what_one_rank_says(zero):
+    sizes = {"B": 1, "T": 8, "S": 16, "V": 64, "L": 4, "M": 6, "d": 16, "f": 32, "e": 24, "g": 48}
+    graph = towers()[1]
+    found = search((share(graph, ways((1,), [("none", None)], False)[0], sizes, "B"),), SETTING, sizes)
+    row = next(r for r in np.flatnonzero(found.reason < 3).tolist() if found.columns["zero"][r] == zero)
+    words, _, beside = spelled(found, row).partition(" with B=")
+    rank = one_rank(graph, read_degrees(words), sizes)
+    numbers = {symbol(k): sp.Integer(v) for k, v in {**sizes, "B": int(beside), **rank.numbers}.items()}
+    need = max(exact(form.bytes, numbers) for form in demand_of(rank, lambda expr: expr).forms)
+    assert int(found.bytes[row]) == int(need)
