@@ -1,4 +1,6 @@
-"""Steps that add to gradients of earlier micro-batches, divided among ranks: what is sent, and how often, by hand."""
+"""Steps that add to gradients of earlier micro-batches, divided among ranks: what is sent, and how often, by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,10 @@ def same(found, expected):
     assert sp.cancel(found - parse(expected)) == 0, found
 
 
-# Under sequence parallelism a rank sees T/t positions of the norm, whole on every rank: what it has of the gradients of
-# its weight and bias are summands, summed once in a step. Of the positions' table it has T/t rows of the gradient in
-# each micro-batch, gathered once. Three sums of a number for each token are the loss's, float32, in each micro-batch.
+# Under sequence parallelism a rank sees T/t positions of the norm, whole on every rank: what it has of the
+# gradients of its weight and bias are summands, summed once in a step. Of the positions' table it has T/t
+# rows of the gradient in each micro-batch, gathered once. Three sums of a number for each token are the
+# loss's, float32, in each micro-batch.
 def test_gradients_of_whole_weights_are_brought_together_once_in_a_step():
     share = rank(traced(), read_degrees("tp=2,sp,m=3"))
     count, sums = sent(share, "tp", "all_reduce")
@@ -80,9 +83,11 @@ def test_a_step_of_several_is_divided_as_a_step_of_one(parallel):
     }
 
 
-# Hugging Face, The Ultra-Scale Playbook: bf16 gradients beside float32 buffers to which they are added, 2 + 4 bytes; the
-# buffers are summed. Megatron-LM: buffers of 4 bytes alone. ZeRO: gradients of 2 bytes.
-@pytest.mark.parametrize(("recipe", "held", "summed"), [("playbook", 6, 4), ("megatron", 4, 4), ("mixed", 2, 2)])
+# Hugging Face, The Ultra-Scale Playbook: bf16 gradients beside float32 buffers to which they are added, 2 +
+# 4 bytes; the buffers are summed. Megatron-LM: buffers of 4 bytes alone. ZeRO: gradients of 2 bytes.
+@pytest.mark.parametrize(
+    ("recipe", "held", "summed"), [("playbook", 6, 4), ("megatron", 4, 4), ("mixed", 2, 2)]
+)
 def test_gradients_of_a_recipe_are_all_held_and_summed_where_they_add_up(recipe, held, summed):
     N = "(2*V*d + T*d + 2*d + 2*d*f)"
     graph = traced(recipe, False)

@@ -159,7 +159,7 @@ def test_a_gap_is_said():
 
 
 def test_a_gap_between_sizes_that_are_allowed():
-    # (x - 12)·(x - 47)·x + 9000 within 9000 from 12 to 47; at 1 to 11 more; of multiples of 10: 10 is over, 20 to 40 fit
+    # (x - 12)·(x - 47)·x + 9000 is within 9000 from 12 to 47: of multiples of 10 not at 10, but from 20 to 40
     form = (B - 12) * (B - 47) * B + 9000
     tens = largest([Ceiling(sp.expand(form), 9000)], B, lambda x: x % 10 == 0)
     assert (tens.number, tens.next, tens.binding, tens.gaps) == (40, 50, 0, (10,))

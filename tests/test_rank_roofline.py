@@ -20,8 +20,11 @@ from symacct.targets import graph_of
 
 SIZES = {"V": 512, "L": 4, "d": 64, "h": 8, "h_kv": 4, "d_h": 8, "f": 128, "T": 64, "B": 2}
 CARD = card("fp32=1e12,memory=80e9,bandwidth=1e11")
-TENSORS = 3 + 9 * SIZES["L"]  # Llama's table, last norm and head; of a block four projections, three of the MLP, two norms
-# V·d of the table and of the head; a block's q and o, k and v, three of the MLP, two norms; and the norm behind them
+TENSORS = (
+    3 + 9 * SIZES["L"]
+)  # Llama's table, last norm and head; of a block four projections, three of the MLP, two norms
+# V·d of the table and of the head; a block's q and o, k and v, three of the MLP, two norms; and the norm
+# behind them
 BLOCK = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64
 PARAMETERS = 2 * 512 * 64 + SIZES["L"] * BLOCK + 64
 
@@ -40,9 +43,10 @@ def bounds(text, optimizer):
     return [b for b in found(text).found.unfused.bounds if (b.kernel.last.phase == "optimizer") == optimizer]
 
 
-# torch.optim.AdamW's foreach step in float32, op after op, in tensors read and written for each parameter: decay 2; the
-# mean's lerp 3; the squares' mul 2 and addcmul 4, which is given the gradient twice; sqrt 2; div 2; add 2; and addcdiv
-# 4. A count of steps, one number for each tensor, is read and written too, and what is added to it is read.
+# torch.optim.AdamW's foreach step in float32, op after op, in tensors read and written for each parameter:
+# decay 2; the mean's lerp 3; the squares' mul 2 and addcmul 4, which is given the gradient twice; sqrt 2;
+# div 2; add 2; and addcdiv 4. A count of steps, one number for each tensor, is read and written too, and
+# what is added to it is read.
 def test_the_optimizers_step_of_a_zero_rank_by_hand():
     whole, divided = bounds("dp=8", True), bounds("dp=8,zero=1", True)
     moved = sum(b.bytes for b in whole)
@@ -53,7 +57,9 @@ def test_the_optimizers_step_of_a_zero_rank_by_hand():
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_stages_together_run_each_op_once(name):
-    """Two stages move what one card moves. GPT-2's head is its table: both hold and step it, 21 tensors of 4 bytes."""
+    """Two stages move what one card moves. GPT-2's head is its table: both hold and step it, 21 tensors of 4
+    bytes.
+    """
     sizes = SIZES if name == "llama" else {key: SIZES[key] for key in ("V", "L", "d", "h", "f", "T", "B")}
     whole, made = Ledger(graph_of(name)), rank(graph_of(name), read_degrees("pp=2"), sizes)
     at = sizes | {"L": sizes["L"] // 2}
@@ -62,14 +68,16 @@ def test_stages_together_run_each_op_once(name):
     assert sum(b.product for roof in roofs for b in roof.bounds) == sum(b.product for b in once.bounds)
     for optimizer in (False, True):
         first, last, all_ = (
-            sum(b.bytes for b in roof.bounds if (b.kernel.last.phase == "optimizer") == optimizer) for roof in (*roofs, once)
+            sum(b.bytes for b in roof.bounds if (b.kernel.last.phase == "optimizer") == optimizer)
+            for roof in (*roofs, once)
         )
         twice = 21 * 4 * sizes["V"] * sizes["d"] if optimizer and name == "gpt2" else 0
         assert 0 <= first + last - all_ - twice <= 3 * 4
 
 
-# Of AdamW's arithmetic on each element: decay 1, lerp 3, the squares' mul 1 and addcmul 3, sqrt, div and add 1 each, and
-# addcdiv 3. Of the numbers of the table and of the head, V·d each, and of the layers, a stage of two has one and half.
+# Of AdamW's arithmetic on each element: decay 1, lerp 3, the squares' mul 1 and addcmul 3, sqrt, div and
+# add 1 each, and addcdiv 3. Of the numbers of the table and of the head, V·d each, and of the layers, a
+# stage of two has one and half.
 def test_flops_of_the_optimizer_are_those_of_the_ranks_own_elements():
     counted = Ledger(graph_of("llama"), convention(None, count="all"))
     whole = int(counted.at(**SIZES)["flops.optimizer"])
@@ -94,7 +102,16 @@ def test_the_stage_with_the_head_is_the_slowest_and_is_named():
 
 def test_the_command_says_what_part_is_shown(capsys):
     at = ",".join(f"{name}={value}" for name, value in SIZES.items())
-    words = ["plan", "llama", "--card", "fp32=1e12,memory=80e9,bandwidth=1e11", "--at", at, "--roofline", "--no-remedies"]
+    words = [
+        "plan",
+        "llama",
+        "--card",
+        "fp32=1e12,memory=80e9,bandwidth=1e11",
+        "--at",
+        at,
+        "--roofline",
+        "--no-remedies",
+    ]
     assert main([*words, "--parallel", "dp=2,zero=1,pp=2,m=2"]) == 0
     said = capsys.readouterr().err
     for part in ("1/2 of the elements, as zero=1", "one of the 2 micro-batches", "last stage"):

@@ -1,5 +1,5 @@
-"""The ledger of what one pipeline stage runs of a step: its layers, what stands at its end of them, and its part of the
-optimizer's step. At the stage's own number of layers its formulas are its costs.
+"""The ledger of what one pipeline stage runs of a step: its layers, what stands at its end of them, and its
+part of the optimizer's step. At the stage's own number of layers its formulas are its costs.
 """
 
 from __future__ import annotations

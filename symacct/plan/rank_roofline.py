@@ -1,4 +1,6 @@
-"""The least time of a divided step: on the rank of the stage that takes longest, with its part of the optimizer's step."""
+"""The least time of a divided step: on the rank of the stage that takes longest, with its part of the
+optimizer's step.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,35 @@ class Slowest:
     said: tuple[str, ...]
 
 
-def slowest(rank: Rank, ledger: Ledger, card: Device, sizes: Mapping[str, int], precision: str | None) -> Slowest:
-    """One micro-batch and the optimizer's step on a rank. `ledger` is that of the whole step; traffic between ranks is
-    outside. Raises what `roofline` raises.
+def slowest(
+    rank: Rank, ledger: Ledger, card: Device, sizes: Mapping[str, int], precision: str | None
+) -> Slowest:
+    """One micro-batch and the optimizer's step on a rank. `ledger` is that of the whole step; traffic between
+    ranks is outside. Raises what `roofline` raises.
     """
     degrees, said = rank.degrees, []
     whole = Ledger(rank.graph, ledger.convention, ledger.allow_unknown)
     sizes = {name: sizes[name] for name in rank.graph.symbols}
     spread = degrees.data * degrees.context if degrees.zero else 1
     if spread > 1:
-        said.append(f"the optimizer's step in the roofline is on 1/{spread} of the elements, as zero={degrees.zero} divides them")
+        said.append(
+            f"the optimizer's step in the roofline is on 1/{spread} of the elements, as zero={degrees.zero} "
+            "divides them"
+        )
     if degrees.micro_batches > 1:
-        said.append(f"the roofline is of one of the {degrees.micro_batches} micro-batches, and of the optimizer's step")
+        said.append(
+            f"the roofline is of one of the {degrees.micro_batches} micro-batches, and the optimizer's step"
+        )
     if degrees.experts > 1:
         said.append("ep is not in the roofline: it reads the weights of all experts, and steps those of all")
     if degrees.stages == 1:
         return Slowest(roofline(whole, card, sizes, precision, spread), tuple(said))
     depth = depth_of(rank.graph)
     sizes[depth] //= degrees.stages
-    made = {share.stage.name: roofline(on_stage(whole, share.stage), card, sizes, precision, spread) for share in rank.shares}
+    made = {
+        share.stage.name: roofline(on_stage(whole, share.stage), card, sizes, precision, spread)
+        for share in rank.shares
+    }
     name = max(made, key=lambda name: made[name].fused.seconds)
     said.append(f"the roofline is that of the {name}, the slowest, with {depth} = {sizes[depth]}")
     return Slowest(made[name], tuple(said))
