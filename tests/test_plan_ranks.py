@@ -82,6 +82,10 @@ def test_what_zero_divides(run, gpt2, zero, weights, gradients, states):
     assert (kinds["optimizer state"] - counts) * states == whole["bytes.optimizer"] - counts
     assert kinds["kept for backward"] == whole["bytes.saved"]
     assert ("gathered for a while" in kinds) == (zero == 3)
+    # stage 2: 12·d² + 13·d numbers of a layer, and those outside the layers, are whole until scattered
+    d = 768
+    before = 4 * (12 * d**2 + 13 * d + (50257 + 1024) * d + 2 * d)
+    assert kinds.get("gradients before they are scattered") == (before if zero == 2 else None)
     assert found["card"]["count"] == 8
 
 

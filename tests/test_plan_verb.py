@@ -252,7 +252,7 @@ def test_time_and_cost_of_gpt2(run):
 
 
 def test_a_measured_rate_gives_the_time(run):
-    """Tokens over tokens a second, 10^7 s of 2 cards, at 3 an hour; 10 times as many cards for a tenth of it."""
+    """Tokens over tokens a second, 10^7 s of 2 cards, at 3 an hour; 10 times as many cards for a tenth."""
     words = ("gpt2", "--card", "a100", "--cards", 2, "--at", f"B=4,{SMALL}", "--no-roofline", "--no-remedies")
     words = (*words, "--tokens-per-second", "5e4", "--tokens", "5e11", "--price", 3)
     found = json.loads(run(*words, "--days", float(Fraction(10**6, 86400)), "--format", "json")[1])["time"]

@@ -155,21 +155,24 @@ def largest(sizes: Iterable[Expr]) -> Expr:
 def gathered(graph: Graph, mine: Iterable[tuple[Holding, Expr]], e: Expr, degrees: Degrees) -> Expr:
     """What FSDP holds whole for a while on a stage, at most: of several towers, that of the largest layer.
 
+    With ZeRO stage 2 gradients alone, of one layer and of all outside the layers, until they are scattered.
     `mine`: the parameters that the stage holds, and which part of each; `e`: among how many ranks experts are spread.
     """
-    if degrees.zero < 3 or degrees.data * degrees.context == 1:
+    if degrees.zero < 2 or degrees.data * degrees.context == 1:
         return sp.Integer(0)
     spread = lambda h, size: size / e if h.expert else size  # noqa: E731
     here, units = {h.label: (h, part) for h, part in mine}, units_of(graph)
     sizes = layer_bytes(graph, units)
     inside = {label for unit in sizes for label in unit}
     rest = sp.Add(*(spread(h, h.param) for label, (h, _) in here.items() if label not in inside))
-    if degrees.stages > 1:
+    if degrees.stages > 1 and degrees.zero == 3:
         whole = (spread(h, part * h.param) for label, (h, part) in here.items() if label in inside)
         return gathered_on_stage(sp.Add(*whole), rest)
     layer = largest(
         sp.Add(*(spread(here[label][0], size) for label, size in unit.items() if label in here))
         for unit in sizes
     )
+    if degrees.zero == 2:
+        return sp.expand(layer + rest)
     ahead = len(units) > 1 or not all(unit.shared for unit in units)
     return gathered_bytes(layer, sp.expand(rest), ahead=ahead)

@@ -22,8 +22,8 @@ class Served:
     """A pass at the least bytes, and at those of every op run alone, as traced.
 
     `cache` are the bytes of the cache that it leaves, `experts` how many of a layer's are read on average.
-    `seconds` is the time of what was asked to be served, at a measured rate if there is one; `mfu` and `mbu` the
-    shares of peak and bandwidth of that rate.
+    `seconds` is the time of what was asked to be served, at a measured rate if there is one; `mfu` and `mbu`
+    the shares of peak and bandwidth of that rate.
     """
 
     least: Pass

@@ -193,7 +193,9 @@ def _notes(case: Case, question: Question, wanted: Demand, rank: Rank | None) ->
             "a bound from above: all gradients are taken as alive throughout; a model file is traced so"
         )
     elif wanted.bound == ABOVE:
-        held = "all that other micro-batches keep, and all that is gathered"
+        scatters = rank is not None and rank.degrees.zero == 2
+        beside = "gradients of a layer before they are scattered" if scatters else "all that is gathered"
+        held = f"all that other micro-batches keep, and {beside}"
         found.append(f"the peak of a rank is a bound from above: it holds {held}")
     if rank is not None:
         whole = [f"{name} is held whole by every rank: {why}" for name, why in rank.whole.items()]

@@ -21,6 +21,7 @@ from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 
 Under = Callable[[Expr], Expr]
+WHOLE_FOR_A_WHILE = "gradients before they are scattered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _kinds(share: Share, under: Under) -> dict[str, Expr]:
         "gradients": share.states.grads,
         "optimizer state": share.states.optimizer,
         "kept for backward": share.kept,
-        "gathered for a while": share.gathered,
+        "gathered for a while" if share.peaks.degrees.zero == 3 else WHOLE_FOR_A_WHILE: share.gathered,
     }
     return {kind: under(expr) for kind, expr in found.items() if expr is not None and expr != 0}
 

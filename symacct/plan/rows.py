@@ -111,7 +111,8 @@ def _states(share: Share, columns: Arrays, held: Held, least: int, mine: str, ot
 
 def _gathered(share: Share, columns: Arrays, mine: str, other: str) -> Any:
     """What FSDP gathers for a while: the largest unit, perhaps the one ahead, its gradient; the root and
-    its gradient. On a stage of a pipeline, all of it with its gradients.
+    its gradient. On a stage of a pipeline, all of it with its gradients. With ZeRO stage 2 gradients alone,
+    of a unit and the root.
     """
     e, p, gathering = columns["e"], columns["p"], share.gathering
     here = [
@@ -121,7 +122,8 @@ def _gathered(share: Share, columns: Arrays, mine: str, other: str) -> Any:
     unit = np.maximum.reduce(np.broadcast_arrays(*here[:-1])) if gathering.units else 0
     each = sum(_of_stage(gathering.each, x, p, mine, other) / (e if x else 1) for x in (False, True))
     most = np.where(p > 1, 2 * each, (3 if gathering.ahead else 2) * unit)
-    return np.where(columns["zero"] == 3, most + 2 * here[-1], 0)
+    zero = columns["zero"]
+    return np.select([zero == 3, zero == 2], [most + 2 * here[-1], unit + here[-1]], 0)
 
 
 def _of_stage(held: Held, apart: bool, p: Any, mine: str, other: str) -> Any:

@@ -44,8 +44,9 @@ class Training:
     """Training time. `step` are the FLOPs of one traced step by each way of counting, `chosen` the one that
     is used.
 
-    `run` is the work at the peak, `at_mfu` at the share of it that was asked for, else measured. `optimizer` are the optimizer's products
-    as a share of a step's, `in_time` the cards that finish in the days that were asked for.
+    `run` is the work at the peak, `at_mfu` at the share of it that was asked for, else measured. `optimizer`
+    are the optimizer's products as a share of a step's, `in_time` the cards that finish in the days that were
+    asked for.
     """
 
     step: Mapping[str, Expr]
