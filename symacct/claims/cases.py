@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
+from math import lcm, prod
 
 import sympy as sp
 from sympy import Expr
@@ -58,6 +59,12 @@ class Setting:
     claim: Claim
     given: tuple[str, ...]
     memory: dict[Case, tuple[Expr, Expr]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, ledger: Ledger, claim: Claim, given: tuple[str, ...]) -> Setting:
+        """The claim as it stands where it is true so, else without formulas under a bar."""
+        whole, cleared = cls(ledger, claim, given), claim.cleared
+        return whole if cleared is claim or whole.holds(whole.base) else cls(ledger, cleared, given)
 
     @cached_property
     def own(self) -> tuple[str, ...]:
@@ -165,6 +172,19 @@ class Setting:
             if text and told in mine and self._possible(text):
                 found[text] = told
         return found
+
+    @property
+    def divided(self) -> list[tuple[str, ...]]:
+        """The divisibilities of sizes by numbers that leave nothing to round on the left side."""
+        by: dict[str, int] = {}
+        for rounded in self.raw(self.base)[0].atoms(sp.floor, sp.ceiling):
+            parts = [rounded, *rounded.atoms(sp.floor, sp.ceiling) - {rounded}]
+            divisors = [sp.fraction(sp.together(part.args[0]))[1] for part in parts]
+            if len(rounded.free_symbols) == 1 and all(d.is_Integer for d in divisors):
+                name = next(iter(rounded.free_symbols)).name
+                by[name] = lcm(prod(map(int, divisors)), by.get(name, 1))
+        found = tuple(f"{number} | {name}" for name, number in sorted(by.items()) if number > 1)
+        return [found] if found else []
 
     def _consistent(self, text: str) -> bool:
         """Whether the sizes obey a relation: the model's own numbers, else those that it was traced at."""

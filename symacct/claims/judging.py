@@ -52,7 +52,7 @@ def check(
     names_told += meant
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
-    setting = Setting(ledger, read(claim, names), tuple(plain_given))
+    setting = Setting.of(ledger, read(claim, names), tuple(plain_given))
     return with_exceptions(_Judge(setting, orders, asked.sizes, names).verdict(), setting)
 
 
@@ -230,11 +230,11 @@ class _Judge:
         base = min((setting.base, *supposed), key=self._differing)
         derived, claim = setting.sides(base)
         witness = self._witness(base, derived, claim)
-        hint = ratio_hint(derived, claim, self._kind) or self._leading_hint(derived, claim)
+        hint = ratio_hint(derived, claim, self._key) or self._leading_hint(derived, claim)
         notes = [
             note
             for note in (
-                one_token(derived, claim, setting.ledger.graph) if self._kind == "flops" else "",
+                one_token(derived, claim, setting.ledger.graph) if self._key.startswith("flops") else "",
                 hint,
                 self._nearest_form(base, claim),
                 *self._at_sizes(derived, claim),
@@ -249,11 +249,11 @@ class _Judge:
         )
 
     @property
-    def _kind(self) -> str:
-        """Whether the left side speaks of "flops", "bytes" or "params"; "" for several."""
+    def _key(self) -> str:
+        """The formula that the left side speaks of; of several, what they are: "flops", "bytes" or ""."""
         claim = self.setting.claim
-        spoken = claim.left.free_symbols
-        kinds = {key.partition(".")[0] for stand, key in claim.keys.items() if stand in spoken}
+        spoken = {key for stand, key in claim.keys.items() if stand in claim.left.free_symbols}
+        kinds = spoken if len(spoken) == 1 else {key.partition(".")[0] for key in spoken}
         return kinds.pop() if len(kinds) == 1 else ""
 
     def _leading_hint(self, derived: Expr, claim: Expr) -> str:
@@ -262,7 +262,7 @@ class _Judge:
             return ""
         for regime in usual(self.setting.ledger.graph)[:1]:
             (mine, top), (its, other) = regime.top(derived), regime.top(claim)
-            hint = ratio_hint(top, other, self._kind) if mine == its else ""
+            hint = ratio_hint(top, other, self._key) if mine == its else ""
             if ": " in hint:
                 return f"to leading order ({regime.text}) {hint}"
         return ""
@@ -279,7 +279,7 @@ class _Judge:
     def _elsewhere(self) -> list[str]:
         """Usual relations under which the claim would be equal, but which the known sizes do not obey."""
         setting, texts = self.setting, list(self.setting.thinkable)
-        ways = [*((text,) for text in texts), *combinations(texts, 2)]
+        ways = [*((text,) for text in texts), *combinations(texts, 2), *setting.divided]
         for way in ways:
             if way not in setting.supposable and setting.holds(replace(setting.base, supposed=way)):
                 where = " and ".join(way)

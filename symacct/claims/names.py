@@ -145,6 +145,7 @@ class Names:
         if alone and (word in KEYS or "." in word):
             return self._hold("key", self._key(text, word, at))
         if word in COUNTS:
+            self._countable(text, word, at)
             return self._noted(word, "count", self._hold("count", COUNTS[word]), at)
         if word == "D":
             return self._noted(word, "tokens", self._hold("tokens", self._tokens(text, at)), at)
@@ -157,6 +158,16 @@ class Names:
                 f"{caret(text, at)}"
             )
         return None if meant is None else self._noted(word, "alias", meant, at)
+
+    def _countable(self, text: str, word: str, at: int) -> None:
+        """Refuses a count of active parameters where experts are picked under names that are not known."""
+        picks = next((p.node for p in self.graph.ops if p.node.op == "aten.topk"), None)
+        if COUNTS[word] == "active" and "params.active" not in self.keys and picks is not None:
+            raise UnknownSymbol(
+                f"which parameters of {self.graph.target} work on one token is not known: it picks by topk "
+                f"({picks.source}), and no sizes are named E (experts) and k (experts per token)\n"
+                f"{caret(text, at)}"
+            )
 
     def _spoken(self, name: str) -> str:
         held = self.held.get(name, ("", name))[1]

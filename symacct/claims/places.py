@@ -42,6 +42,7 @@ def _counted(setting: Setting, case: Case) -> Weighed:
     right = sp.expand(claim.right)
     totals = [stand for stand in claim.counted if claim.keys[stand] in _COUNTS_OF_N]
     factor = sum((right.coeff(stand, 1) for stand in (*claim.counts, *totals)), sp.Integer(0))
+    factor = claim.side(factor, case.ledger.formulas, setting.counts, case.choice)
     if factor == 0:
         return []
     return [
@@ -69,7 +70,7 @@ def _parts(setting: Setting, case: Case) -> Weighed:
     left = sp.expand(claim.left)
     found = []
     for stand, key in stands.items():
-        factor = left.coeff(stand, 1)
+        factor = claim.side(left.coeff(stand, 1), case.ledger.formulas, setting.counts, case.choice)
         for part in parts_of(case.ledger, key):
             value = setting.under(part.value * factor, case.supposed)
             found.append((part, coefficients(value)))

@@ -1,12 +1,14 @@
 """A claim as an equation: `read`. Both sides may hold formula keys, N, D, sizes and products without a sign.
 
-In `s/6h`, written without a space, the whole of `6h` is under the bar; in `s/6 h` only the 6 is.
+In `s/6h`, written without a space, the whole of `6h` is under the bar; in `s/6 h` only the 6 is. `1/2h` may
+be either and is asked for. A claim of a quotient, `flops.hardware/flops.step = 4/3`, is judged multiplied
+out where it is not true as it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy as sp
 from sympy import Expr
@@ -16,6 +18,10 @@ from symacct.claims.names import FUNCTIONS, KEYS, Names
 from symacct.errors import FormulaError
 from symacct.formula_reader import Token, caret, parse_tokens
 from symacct.symbols import symbol
+
+_MOST_BARS = 4  # as many different divisors with formulas in them are multiplied out
+_UNITS = ("FLOP", "FLOPs", "FLOPS", "flops", "MACs", "bytes", "elements")
+_COUNTED = ("params", "parameters")  # units where the claim is of parameters
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,26 @@ class Claim:
         known = {stand: formulas[key] for stand, key in self.keys.items()}
         known |= {stand: counts[name or choice] for stand, name in self.counts.items()}
         return side.xreplace(known)
+
+    @property
+    def cleared(self) -> Claim:
+        """Both sides times what has formulas or counts of parameters under a bar, where that is little."""
+        stands, below = set(self.keys) | set(self.counts), dict[Expr, Expr]()
+        for term in (*sp.Add.make_args(self.left), *sp.Add.make_args(self.right)):
+            bars = [f for f in sp.Mul.make_args(term) if f.is_Pow and f.exp.is_negative]
+            if any(bar.free_symbols & stands for bar in bars):
+                below |= {bar.base: max(below.get(bar.base, 0), -bar.exp) for bar in bars}
+        if not below or len(below) > _MOST_BARS:
+            return self
+        times = [base**power for base, power in below.items()]
+        sides = [
+            sp.Add(*(sp.Mul(term, *times) for term in sp.Add.make_args(side)))
+            for side in (self.left, self.right)
+        ]
+        known = set(self.keys) or stands
+        if not sides[0].free_symbols & known:
+            sides.reverse()
+        return replace(self, left=sides[0], right=sides[1])
 
     @property
     def counted(self) -> tuple[sp.Symbol, ...]:
@@ -84,6 +110,9 @@ def _parsed(text: str, tokens: list[Token], names: Names) -> Expr:
         called = i + 1 < len(tokens) and tokens[i + 1][1] == "("
         if kind != "name":
             known.append((kind, word, at))
+        elif _is_unit(text, word) and i == len(tokens) - 1 > 0 and _joins(tokens[i - 1], tokens[i]):
+            told = f"{word!r} behind a formula seems to be its unit: leave it out, or write * to multiply"
+            raise FormulaError(f"{told}\n{caret(text, at)}")
         elif word in FUNCTIONS and called:
             known.append(("function", FUNCTIONS[word], at))
         else:
@@ -111,6 +140,10 @@ def _multiplied(text: str, tokens: list[Token]) -> list[Token]:
         if opened and not power and (not joined or spaced):
             out.append(("sign", ")", token[2]))
             opened = False
+        if joined and opened and not spaced and token[1] != "(" and _is_fraction(tokens[max(i - 4, 0) : i]):
+            over, under, rest = tokens[i - 3][1], tokens[i - 1][1], token[1]
+            told = f"may be ({over}/{under})*{rest} or {over}/({under}*{rest}); write which one"
+            raise FormulaError(f"{told}\n{caret(text, token[2])}")
         if joined:
             out.append(("sign", "*", token[2]))
         if not opened and i > 0 and tokens[i - 1][1] == "/" and token[0] in ("number", "name"):
@@ -123,6 +156,16 @@ def _multiplied(text: str, tokens: list[Token]) -> list[Token]:
     if opened:
         out.append(("sign", ")", len(text)))
     return out
+
+
+def _is_unit(text: str, word: str) -> bool:
+    return word in _UNITS or (word in _COUNTED and "params." in text)
+
+
+def _is_fraction(before: list[Token]) -> bool:
+    """Whether the last tokens are a fraction of two numbers, the first of them no exponent."""
+    powered = len(before) > 3 and before[0][1] in ("**", "^")
+    return not powered and [kind for kind, _, _ in before[-3:]] == ["number", "sign", "number"]
 
 
 def _without_last_open(out: list[Token]) -> list[Token]:

@@ -40,28 +40,37 @@ _BYTES = {
     Fraction(8, 3): "16 bits against 6, as of a quantised cache",
     Fraction(16, 3): "32 bits against 6, as of a quantised cache",
 }
+_SPEAKS_OF = {  # what a hint about passes is said of; the others fit any FLOPs
+    Fraction(3): ("flops.step", "flops.hardware"),
+    Fraction(1, 3): ("flops.forward",),
+    Fraction(3, 2): ("flops.step", "flops.hardware"),
+    Fraction(2, 3): ("flops.backward",),
+    Fraction(3, 4): ("flops.step",),
+    Fraction(4, 3): ("flops.hardware",),
+}
 _HINTS = {"flops": _FLOPS, "bytes": _BYTES}
 _ROUNDED = 0.05
 _PLAIN = 100  # a ratio of larger numbers says nothing
 
 
-def ratio_hint(derived: Expr, claim: Expr, kind: str) -> str:
-    """What a constant ratio derived / claim says of a "flops" or "bytes" claim; empty if it varies."""
+def ratio_hint(derived: Expr, claim: Expr, key: str) -> str:
+    """What a constant ratio derived / claim says of a claim about `flops.step`, say; empty if it varies."""
     if derived == 0 or claim == 0 or any(side.has(sp.Max, sp.Min, sp.Mod) for side in (derived, claim)):
         return ""
     ratio = sp.cancel(derived / claim)
     if not ratio.is_Rational:
         return ""
     number = Fraction(int(ratio.p), int(ratio.q))
-    said = _meant(number, kind)
+    said = _meant(number, key)
     if not said and max(number.numerator, number.denominator) > _PLAIN:
         return ""
     return f"derived = {number} × claim: {said}" if said else f"derived = {number} × claim"
 
 
-def _meant(number: Fraction, kind: str) -> str:
-    if number in _HINTS.get(kind, {}):
-        return _HINTS[kind][number]
+def _meant(number: Fraction, key: str) -> str:
+    hints = _HINTS.get(key.partition(".")[0], {})
+    if number in hints and key in _SPEAKS_OF.get(number, (key,)):
+        return hints[number]
     for power in range(1, 5):
         if number in (Fraction(1024, 1000) ** power, Fraction(1000, 1024) ** power):
             return f"{power} step{'s' * (power > 1)} of 1024 against 1000: binary and decimal units"
