@@ -82,6 +82,8 @@ def test_what_zero_divides(run, gpt2, zero, weights, gradients, states):
     assert (kinds["optimizer state"] - counts) * states == whole["bytes.optimizer"] - counts
     assert kinds["kept for backward"] == whole["bytes.saved"]
     assert ("gathered for a while" in kinds) == (zero == 3)
+    said = " ".join(found["notes"])
+    assert ("parts are taken as even" in said, "DDP holds a copy" in said) == (zero > 0, zero == 0)
     # stage 2: 12·d² + 13·d numbers of a layer, and those outside the layers, are whole until scattered
     d = 768
     before = 4 * (12 * d**2 + 13 * d + (50257 + 1024) * d + 2 * d)

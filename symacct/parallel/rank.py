@@ -327,7 +327,9 @@ def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assum
 
 def _remarks(degrees: Degrees) -> tuple[str, ...]:
     said = []
-    if degrees.zero or degrees.data > 1:
+    if degrees.data * degrees.context > 1 and not degrees.zero:
+        said.append("gradients are summed where they lie; DDP holds a copy of all in buckets, unless gradient_as_bucket_view=True")
+    if degrees.zero:
         said.append("ZeRO parts are taken as even; FSDP pads a tensor whose rows the ranks do not divide")
     if degrees.experts > 1:
         said.append("tokens are taken as spread evenly over the experts")
