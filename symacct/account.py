@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import sympy as sp
@@ -210,7 +210,7 @@ class Ledger:
         """Every formula in exact integers at these sizes. Where one is another there (see `Graph.limits`) and no
         model is at hand to run, its key is left out. Raises SizeError where the sizes leave the domain."""
         numbers = self.checked(sizes)
-        found = {key: told(self.graph, key, sizes, lambda k=key, f=value: _integer(k, f, numbers)) for key, value in self.formulas.items()}
+        found = {key: told(self.graph, key, sizes, partial(_integer, key, value, numbers)) for key, value in self.formulas.items()}
         return {key: value for key, value in found.items() if value is not None}
 
     def peak_holds(self, sizes: Mapping[str, int]) -> bool:

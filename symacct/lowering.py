@@ -243,7 +243,7 @@ class _Here:
         )
 
     def _shape(self, number: int, rank: int) -> tuple[Expr, ...]:
-        return tuple(self._quantity(lambda r, rec, k=k: first_of(r, rec, number).shape[k], "a size") for k in range(rank))
+        return tuple(self._quantity(lambda r, rec, k=k: first_of(r, rec, number).shape[k], "a size") for k in range(rank))  # type: ignore[misc]
 
     def _keep(self, name: str, number: int) -> None:
         """Note in how many of its repetitions the value's storage is kept for backward, if in any."""
@@ -315,7 +315,7 @@ class _Here:
         later = name not in self.lowering.tensors  # made further down, in an iteration before this one
         if name in self.lowering.merged or ((back or not same_loop) and (later or self._indexed(name))):
             rank = len(self.shown.values[value].shape)
-            shape = tuple(self._quantity(lambda r, rec, k=k: r.values[argument_at(rec, path).value].shape[k], "an operand") for k in range(rank))
+            shape = tuple(self._quantity(lambda r, rec, k=k: r.values[argument_at(rec, path).value].shape[k], "an operand") for k in range(rank))  # type: ignore[misc]
             shape = shape if not later or any(not s.is_positive for size in shape for s in size.free_symbols) else None
         return Ref(name, back, shape=shape)
 
@@ -330,10 +330,10 @@ class _Here:
         found = []
         for (position, number), members in self.shown.grouped_uses(uses):
             key = (position, number)
-            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: count_of(r, argument_at(rec, path), key), "the length of a list", guess=self.lowering.repetitions(position, self.position))
+            times = self.lowering.quantity(self.position, self.loops, lambda r, rec, key=key: count_of(r, argument_at(rec, path), key), "the length of a list", guess=self.lowering.repetitions(position, self.position))  # type: ignore[misc]
             name = self._name(position, number)
             if self._indexed(name) or name in self.lowering.merged:
-                total = self._quantity(lambda r, rec, key=key: total_of(r, argument_at(rec, path), key), "a list of operands", self.lowering.summed(*key, self.position))
+                total = self._quantity(lambda r, rec, key=key: total_of(r, argument_at(rec, path), key), "a list of operands", self.lowering.summed(*key, self.position))  # type: ignore[misc]
                 found.append(Ref(name, 0, shape=(total,)))
             elif times == 1:
                 found.append(self._ref((*path, members[0]), uses[members[0]].value))

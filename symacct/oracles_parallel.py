@@ -114,9 +114,10 @@ def rank_of(
     """The first rank of a model that torch divides so. The model is changed."""
     tied = _tied(model)
     plan = styles_for(model, inputs, tensors) if tensors else {}
+    whole = tensors.whole if tensors else ()
     with fake_ranks(shards.ranks if shards else 1, tensors.ranks if tensors else 1) as mesh:
         for path, style in plan.items():
-            if isinstance(style, PrepareModuleInputOutput) and path not in tensors.whole:
+            if isinstance(style, PrepareModuleInputOutput) and path not in whole:
                 distribute_module(model.get_submodule(path), mesh["tensor"])
         if tensors:
             parallelize_module(model, mesh["tensor"], plan)

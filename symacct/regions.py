@@ -78,7 +78,7 @@ def examples(dims: Mapping[str, int], conditions: Collection[Any]) -> dict[str, 
     told = {s.name for c in conditions for s in c.free_symbols}
     if not told <= set(dims):
         return None
-    names = [name for name in reversed(dims) if name in told]  # a model's own sizes before those of its inputs
+    names = [name for name in reversed(tuple(dims)) if name in told]  # a model's own sizes before those of its inputs
     if _hold(conditions, dims):
         return dict(dims)
     for room, many in product((_ROOM, 0), (1, 2)):

@@ -18,8 +18,8 @@ from symacct.certificate import Certificate, Check
 from symacct.errors import ModelFileError, SymacctError, Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
-from symacct.liveness import first_step
 from symacct.limits import derived, limits_at
+from symacct.liveness import first_step
 from symacct.oracles import Run
 from symacct.parallel.degrees import Degrees, read_degrees
 from symacct.records import Trace

@@ -14,6 +14,7 @@ import symacct
 from symacct.account import Ledger
 from symacct.errors import SizeError
 from symacct.formula_reader import parse
+from symacct.parallel import rank, read_degrees
 from symacct.parallel.collectives import traffic_of
 from symacct.parallel.proposal import propose
 from symacct.parallel.sharding import Division
@@ -164,3 +165,15 @@ def test_axes_compose():
     once = sharded(graph_of("llama"), Division(c, {}, (T,), tokens=True))
     ledger = share(once, sequence=(T / c,))
     assert sp.expand(ledger.formulas["flops.step"] - Ledger(graph_of("llama")).formulas["flops.step"] / (c * t)) == 0
+
+
+@pytest.mark.parametrize(("degrees", "tokens"), [("tp=2,sp", "B*T"), ("tp=2,sp,cp=2", "B*T/c")])
+def test_gradients_are_summed_once_whatever_else_divides_the_sequence(degrees, tokens):
+    """By hand: six weights a block that no rank divides (scale and shift of two norms, two biases), two of the
+    last norm and the table of positions; and of the loss three numbers a token, float32.
+    """
+    found = rank(graph_of("gpt2"), read_degrees(degrees)).traffic
+    rows = [x for x in found if (x.axis, x.kind) == ("tp", "all_reduce")]
+    assert sp.expand(sum(x.count for x in rows) - parse("6*L + 2 + 1 + 3")) == 0
+    assert sp.expand(sum(x.payload for x in rows) - parse(f"4*(6*L*d + 2*d + T*d) + 12*{tokens}")) == 0
+    assert sp.expand(sum(x.count for x in rows if x.once) - parse("6*L + 3")) == 0

@@ -169,7 +169,7 @@ class Setting:
         found = {}
         for usual, gone in _USUAL.items():
             text, told = _in_sizes(usual, self.ledger.graph), size_of(gone, self.ledger.graph)
-            if text and told in mine and self._possible(text):
+            if text and told and told in mine and self._possible(text):
                 found[text] = told
         return found
 

@@ -125,8 +125,8 @@ def _traced(target: str, ledger: Ledger, options: dict[str, Any]) -> dict[tuple[
     chosen = options["checkpoint"] or "none"
     if targets.is_stored(target):
         return {(chosen, None): ledger.graph}
-    graphs = {(chosen, None if options["accumulate"] else False): ledger.graph}
-    more = {} if options["accumulate"] else {(chosen, True): {"accumulate": True}}
+    graphs: dict[tuple[str, bool | None], Any] = {(chosen, None if options["accumulate"] else False): ledger.graph}
+    more: dict[tuple[str, bool | None], dict[str, Any]] = {} if options["accumulate"] else {(chosen, True): {"accumulate": True}}
     if options["checkpoint"] is None:
         more |= {
             ("full", adds): {"checkpoint": "full", "accumulate": adds is not False}

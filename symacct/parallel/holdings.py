@@ -11,7 +11,6 @@ from symacct.account import saved_bytes
 from symacct.errors import Unsupported
 from symacct.graph import Graph, Loop, Placed, total_over
 from symacct.parallel.layout import GRADIENT
-from symacct.symbols import symbol
 
 BEFORE, INSIDE, AFTER = "before", "inside", "after"
 _FORWARD = ("forward", "loss")

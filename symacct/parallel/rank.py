@@ -212,7 +212,7 @@ def _flops(
     if found.get("flops.optimizer", 0) != 0:
         layers = symbol(depth_of(ledger.graph))
         for end, share in zip(ends, (shares[0], shares[-1]), strict=True):
-            stepped = on_stage(ledger, share.stage).flops_formulas()["flops.optimizer"]
+            stepped = on_stage(ledger, share.stage).flops_formulas()["flops.optimizer"] or sp.Integer(0)
             end["flops.optimizer"] = sp.expand(stepped.xreplace({layers: layers / p}) * once("flops.optimizer"))
     return max(ends, key=lambda end: _number(end["flops.hardware"], example))
 
@@ -312,7 +312,7 @@ def _undivided(
     count, calls = (sp.expand(sp.Add(*(getattr(unit, of) for unit in units)) * stage.layers) for of in ("count", "calls"))
     each = sp.Add(*(part * h.param for label, (h, part) in rows.items() if label in once))
     first = stage.under_way if degrees.stages > 1 else None
-    return States(params, grads, state), Gathers(count, calls, *map(sp.expand, (called, rest, each)), first)
+    return States(params, grads, state), Gathers(count, calls, sp.expand(called), sp.expand(rest), sp.expand(each), first)
 
 
 def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assumption]:

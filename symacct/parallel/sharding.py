@@ -11,7 +11,7 @@ Gradients of whole parameters that end as summands are summed over the ranks, as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -130,9 +130,12 @@ class Sharder:
         self.out.append(replace(loop, items=tuple(body)))
 
     def _settle_before(self, loop: Loop) -> None:
-        """Sum what a region reads from outside once, before it, rather than in each of its repetitions."""
+        """Sum what a region reads from outside once, before it, rather than in each of its repetitions.
+
+        Sums of gradients among other ranks are no reason to: sums of sums may be taken in any order.
+        """
         inside = {out.value for node in nodes_of(loop.items) for out in node.outputs}
-        for node in nodes_of(loop.items):
+        for node in (node for node in nodes_of(loop.items) if GRADIENT not in node.notes):
             for ref in node.refs:
                 if not ref.back and ref.value not in inside and isinstance(self.layouts.get(ref.value), Summand) and node.phase != "optimizer":
                     self._placing(replace(node, arguments=(("self", Ref(ref.value)),), outputs=())).settle("self")

@@ -65,8 +65,8 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, sequence: bool) -> TorchP
             path, _, attribute = label.rpartition(".")
             if attribute == "weight" and path not in styles and label not in plan.params:
                 if kind == "norm":
-                    dim = between.removeprefix("Shard")
-                    styles[path] = f"SequenceParallel(sequence_dim={dim[1:-1]}, use_local_output=True)"
+                    place = between.removeprefix("Shard")
+                    styles[path] = f"SequenceParallel(sequence_dim={place[1:-1]}, use_local_output=True)"
                 else:
                     apart[label] = "whole, on each rank's part of the sequence"
     return TorchPlan(styles, apart, _scores_divided(graph, local), plan.own)

@@ -57,7 +57,8 @@ def moments_of(peaks: Peaks, depth: str, numbers: Mapping[sp.Symbol, Expr]) -> M
                 if column.any():
                     key = nature, monomial, behind
                     table[key] = table.get(key, 0.0) + column
-    natures, monomials = (list(dict.fromkeys(key[k] for key in table)) for k in (0, 1))
+    natures = list(dict.fromkeys(nature for nature, _, _ in table))
+    monomials = list(dict.fromkeys(monomial for _, monomial, _ in table))
     columns = tuple(
         (natures.index(nature), monomials.index(monomial), behind) for nature, monomial, behind in table
     )

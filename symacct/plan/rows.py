@@ -6,7 +6,7 @@ The same arithmetic as `parallel.rank` does on formulas, here on numbers, for ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -233,7 +233,7 @@ def numeric(expr: Expr, given: Arrays) -> Any:
         return total
     if expr.is_Pow:
         return numeric(expr.base, given) ** float(expr.exp)
-    functions = {
+    functions: dict[Any, Callable[[Any], Any]] = {
         sp.floor: np.floor,
         sp.ceiling: np.ceil,
         sp.Max: np.maximum.reduce,

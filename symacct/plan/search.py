@@ -90,7 +90,7 @@ def grid(share: Share, setting: Setting) -> dict[str, Any]:
             dp = left // p // c
             if (c > 1) == share.way.context and setting.batch % dp == 0:
                 each = setting.batch // dp
-                passes = [B for B in _divisors(each) if share.way.adds in (None, B < each)]
+                passes = [B for B in _divisors(each) if share.way.adds in (None, each > B)]
                 choices = (
                     _spread(share, dp * c),
                     _parts(share, p),

@@ -133,17 +133,26 @@ def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share
     routed, unspread = _routed(local, held)
     more = [a for a in local.assumptions if a.kind == "divides" and a not in graph.assumptions]
     return Share(
-        way, *(_by_place(held, kind, at) for kind in ("param", "grad", "summed", "state", "scalars")),
-        _gathering(local, held, at),
-        {where: at(v) for where, v in kept.items()}, {where: at(v) for where, v in _flops(local).items()},
-        _sent(local, axes, at),
-        at(routed), at(boundary(local)) if one else sp.Integer(0),
-        sum(int(at(h.summed)) for h in held if {BEFORE, AFTER} <= set(h.where)),
-        layers, layers if one else 0,
-        0 if unspread or "E" not in sizes else sizes["E"], unspread,
-        tuple((a.short, at(a.left), at(a.right)) for a in more),
-        moments_of(Peaks(local, held, degrees, sp.Integer(1), sp.Integer(1)), depth, numbers),
-    )  # fmt: skip
+        way=way,
+        params=_by_place(held, "param", at),
+        grads=_by_place(held, "grad", at),
+        summed=_by_place(held, "summed", at),
+        states=_by_place(held, "state", at),
+        scalars=_by_place(held, "scalars", at),
+        gathering=_gathering(local, held, at),
+        kept={where: at(v) for where, v in kept.items()},
+        flops={where: at(v) for where, v in _flops(local).items()},
+        sent=_sent(local, axes, at),
+        routed=at(routed),
+        handed=at(boundary(local)) if one else sp.Integer(0),
+        tied=sum(int(at(h.summed)) for h in held if {BEFORE, AFTER} <= set(h.where)),
+        depth=layers,
+        layers=layers if one else 0,
+        experts=0 if unspread or "E" not in sizes else sizes["E"],
+        unspread=unspread,
+        conditions=tuple((a.short, at(a.left), at(a.right)) for a in more),
+        moments=moments_of(Peaks(local, held, degrees, sp.Integer(1), sp.Integer(1)), depth, numbers),
+    )
 
 
 def _sent(graph: Graph, axes: list[tuple[str, sp.Symbol]], at: At) -> dict[tuple[str, str, bool], Expr]:

@@ -62,7 +62,7 @@ def without_early_stop(source: ModelSource) -> ModelSource:
 
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             with set_checkpoint_early_stop(False):
-                return super(made, self).__call__(*args, **kwargs)
+                return super(made, self).__call__(*args, **kwargs)  # type: ignore[arg-type]
 
         names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         built.__class__ = made = type(kind.__name__, (kind,), names)

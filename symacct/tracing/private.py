@@ -91,7 +91,7 @@ class _WatchedShapeEnv(ShapeEnv):
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
         asker = _asker() if isinstance(orig_expr, sp.logic.boolalg.Boolean) else ""
         if asker:
-            parts = told(orig_expr, bool(answer), self.backed_var_to_val)
+            parts = list(told(orig_expr, bool(answer), self.backed_var_to_val))
             parts = [weaker(part) for part in parts] if asker == _INDEX else parts
             self.asked.update(dict.fromkeys(parts, user_line(2)))
         for guard in self.guards[before:]:

@@ -278,7 +278,7 @@ class Recorder(TorchDispatchMode):
         if number is None:
             number = self._alive[key] = len(self.trace.storages)
             self.trace.storages[number] = _bytes(tensor)
-            self._watchers[number] = weakref.ref(storage, lambda _, key=key, number=number: self._died(key, number))
+            self._watchers[number] = weakref.ref(storage, lambda _, key=key, number=number: self._died(key, number))  # type: ignore[misc]
         return number
 
     def _lifted(self, made: torch.Tensor, result: torch.Tensor) -> None:
