@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from symacct.tracing.layouts import ORDERS
 from symacct.tracing.private import FakeTensor
 
 
@@ -61,6 +62,8 @@ def result_of(op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if op.startswith("aten._fused_") and op.endswith("_") and isinstance(args[0][0], FakeTensor):
         return None  # in place; some have no shape function
     made = RESULTS[op](args, kwargs) if op in RESULTS else None
+    if op in ORDERS and isinstance(args[0], FakeTensor):
+        made = ORDERS[op](args, kwargs)
     return func(*args, **kwargs) if made is None else made
 
 
