@@ -8,6 +8,7 @@ import torch
 
 from symacct.api import derive
 from symacct.claims.judging import check
+from symacct.conventions import convention
 from symacct.errors import FormulaError, UnknownSymbol
 from symacct.expressions import parse
 
@@ -50,7 +51,14 @@ def test_a_half_before_a_name_is_asked_for(gpt2, text):
 
 @pytest.mark.parametrize(
     ("text", "read"),
-    [("1/2 V", "V/2"), ("V^2/3d", "V**2/(3*d)"), ("2V/3d", "2*V/(3*d)"), ("1/2(V)", "V/2")],
+    [("1/2 V", "V/2"), ("V^2/3d", "V**2/(3*d)"), ("2V/3d", "2*V/(3*d)"), ("1/2(V)", "V/2")]
+    + [
+        (r"V \div d", "V/d"),
+        ("V ÷ d", "V/d"),
+        ("V ∕ d", "V/d"),
+        (r"V \times d", "V*d"),
+        (r"\frac V d", "V/d"),
+    ],
 )
 def test_what_is_no_half_before_a_name_is_read(gpt2, text, read):
     assert sp.expand(check(gpt2, f"params.total = {text}").read_as - parse(read)) == 0
@@ -89,6 +97,8 @@ def test_active_parameters_are_not_guessed():
     named = derive(model=lambda d, E, k: Routed(d, E, k), inputs=inputs, dims={**sizes, "E": 4, "k": 2})
     with pytest.raises(UnknownSymbol, match=r"picks by topk .*named E \(experts\) and k"):
         check(unnamed, "flops.forward = 2*N_active*t")
+    with pytest.raises(UnknownSymbol, match="picks by topk"):
+        check(unnamed.under(convention(params="active")), "flops.forward = 2*N*t")
     # 2·t·d·E for the router, 2·t·k·d² for k of the E matrices
     assert check(named, "flops.forward = 2*N_active*t").verdict == "equal"
     assert check(named, "flops.forward = 2*t*d*E + 2*t*k*d^2").verdict == "equal"

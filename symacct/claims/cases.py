@@ -14,12 +14,12 @@ from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.claims.counted import MEANINGS, PER_TOKEN, counts
-from symacct.claims.names import size_of
+from symacct.claims.names import size_of, unknown_active
 from symacct.claims.reading import Claim
 from symacct.claims.rounding import halved_alike, rounded_up
 from symacct.conventions import CHOICES, NAMED, Convention
 from symacct.domain import Domain
-from symacct.errors import TraceError
+from symacct.errors import TraceError, UnknownSymbol
 from symacct.expressions import Proved, UndefinedHere, canonical, compare, evaluate, parse
 from symacct.graph import Assumption, Graph
 from symacct.report.answer import answer
@@ -62,7 +62,12 @@ class Setting:
 
     @classmethod
     def of(cls, ledger: Ledger, claim: Claim, given: tuple[str, ...]) -> Setting:
-        """The claim as it stands where it is true so, else without formulas under a bar."""
+        """The claim as it stands where it is true so, else without formulas under a bar. Raises UnknownSymbol
+        where its N is to be the active parameters and these are not known.
+        """
+        asked = claim.speaks_of_n and ledger.convention.params == "active"
+        if asked and (unknown := unknown_active(ledger.graph, ledger.formulas)):
+            raise UnknownSymbol(unknown)
         whole, cleared = cls(ledger, claim, given), claim.cleared
         return whole if cleared is claim or whole.holds(whole.base) else cls(ledger, cleared, given)
 

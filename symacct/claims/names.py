@@ -160,14 +160,10 @@ class Names:
         return None if meant is None else self._noted(word, "alias", meant, at)
 
     def _countable(self, text: str, word: str, at: int) -> None:
-        """Refuses a count of active parameters where experts are picked under names that are not known."""
-        picks = next((p.node for p in self.graph.ops if p.node.op == "aten.topk"), None)
-        if COUNTS[word] == "active" and "params.active" not in self.keys and picks is not None:
-            raise UnknownSymbol(
-                f"which parameters of {self.graph.target} work on one token is not known: it picks by topk "
-                f"({picks.source}), and no sizes are named E (experts) and k (experts per token)\n"
-                f"{caret(text, at)}"
-            )
+        """Refuses a count of active parameters that is not known."""
+        unknown = unknown_active(self.graph, self.keys) if COUNTS[word] == "active" else ""
+        if unknown:
+            raise UnknownSymbol(f"{unknown}\n{caret(text, at)}")
 
     def _spoken(self, name: str) -> str:
         held = self.held.get(name, ("", name))[1]
@@ -298,6 +294,17 @@ class Names:
                 f"'a' and 'h' would both be heads; say which is which: --map a={heads},h={width or 'd'}\n"
                 f"{caret(text, self.used['a'][1])}"
             )
+
+
+def unknown_active(graph: Graph, keys: Iterable[str]) -> str:
+    """Why active parameters cannot be told: experts are picked under names that are not known; or empty."""
+    picks = next((p.node for p in graph.ops if p.node.op == "aten.topk"), None)
+    if "params.active" in keys or picks is None:
+        return ""
+    return (
+        f"which parameters of {graph.target} work on one token is not known: it picks by topk "
+        f"({picks.source}), and no sizes are named E (experts) and k (experts per token)"
+    )
 
 
 def size_of(concept: str, graph: Graph) -> str | None:
