@@ -169,3 +169,13 @@ def test_explain_shows_the_peak_by_kind_and_the_first_step(capsys):
     )
     data = json.loads(shown(capsys, "gpt2", "--peak", "--at", AT, "--format", "json"))
     assert data["sizes"]["d"] == 768 and data["alive"]["parameters"] and data["first_step"]
+
+
+def test_sizes_at_which_a_form_leads_meet_the_relations(capsys):
+    at = "B=1,T=64,V=97,L=2,d=24,h=4"
+    words = ("gpt2", "--peak", "--given", "f=4*d", "--at", at, "--format", "json")
+    out = json.loads(shown(capsys, *words))
+    leads = [form["leads_at"] for form in out["forms"] if form["leads_at"]]
+    assert len(leads) > 1 and all(at["f"] == 4 * at["d"] and at["d"] % at["h"] == 0 for at in leads)
+    assert "f" not in out["along"]
+    assert all(row["from"] <= 24 for row in out["along"]["h"])  # heads divide the width

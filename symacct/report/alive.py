@@ -14,8 +14,9 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.account import add
+from symacct.domain import Domain
 from symacct.errors import GraphError, TraceError
-from symacct.graph import Node
+from symacct.graph import Assumption, Node
 from symacct.liveness import KINDS, Moment, Timeline, first_step, kinds, timeline
 from symacct.report.answer import Answer
 from symacct.report.explained import place_text, to_text_or_str
@@ -59,6 +60,11 @@ class Peak:
             name: self.answer.sizes.get(name, info.traced_at) for name, info in self.graph.symbols.items()
         }
 
+    @property
+    def free(self) -> list[str]:
+        """The sizes that no relation tells from others."""
+        return [name for name in self.graph.symbols if symbol(name) not in self.answer.relations.replaced]
+
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         """All that no other form is proved to reach, the leading one at the sizes at hand first."""
@@ -80,13 +86,21 @@ class Peak:
     def _points(self) -> Iterator[Mapping[str, int]]:
         rng = random.Random(5)
         points = (
-            next(self.answer.ledger.domain.points(rng.randrange(1 << 30), high=1 << rng.randint(2, 17)))
+            next(self._domain.points(rng.randrange(1 << 30), high=1 << rng.randint(2, 17)))
             for _ in range(_TRIES)
         )
         try:
             yield from points
         except (TraceError, RuntimeError):
             return
+
+    @cached_property
+    def _domain(self) -> Domain:
+        """The sizes that the model and the relations allow."""
+        given = self.answer.relations
+        told = [Assumption("equal", size, expr, "--given") for size, expr in given.replaced.items()]
+        domain = self.answer.ledger.domain
+        return Domain(domain.names, (*domain.assumptions, *told, *given.conditions))
 
     def alive(self, form: Form) -> dict[str, list[tuple[str, Expr]]]:
         """What is alive at a form's moment: by kind, each value with its bytes."""
@@ -117,7 +131,18 @@ class Peak:
                 found.append((above, leader(above)))
                 high = above
             low = high
-        return [(start, self.forms[k].number) for start, k in found]
+        most = self._most(name)
+        return [(start, self.forms[k].number) for start, k in found if start <= most]
+
+    def _most(self, name: str) -> int:
+        """The largest that this size can be beside the others at hand: one that divides them is no larger."""
+        numbers = {symbol(n): sp.Integer(v) for n, v in self.here.items() if n != name}
+        divided = [
+            a.left.xreplace(numbers)
+            for a in self._domain.assumptions
+            if a.kind == "divides" and symbol(name) in a.right.free_symbols - a.left.free_symbols
+        ]
+        return int(min([whole for whole in divided if whole.is_Integer], default=_LARGEST))
 
 
 def _at(expr: Expr, sizes: Mapping[str, int]) -> Any:
@@ -152,7 +177,7 @@ def as_text(answer: Answer, page: Page) -> None:
     if len(forms) > 1:
         page.line()
         page.line("which form leads as one size grows and the others stay", "bold")
-        for name in peak.graph.symbols:
+        for name in peak.free:
             parts = [
                 f"{'from ' + grouped(start) if start > 1 else 'from 1'}: form {number}"
                 for start, number in peak.along(name)
@@ -263,7 +288,7 @@ def as_json(answer: Answer) -> str:
         },
         "along": {
             name: [{"from": start, "form": number} for start, number in peak.along(name)]
-            for name in graph.symbols
+            for name in peak.free
         },
         "first_step": None
         if places is None
