@@ -26,8 +26,8 @@ def _as_product(first: int, second: int) -> Callable[[Arguments, dict[str, Any]]
 
 
 def _plain(shaped_as: int, typed: int | None = None) -> Callable[[Arguments, dict[str, Any]], Any]:
-    """Written row by row, whatever the operands' order (LEGACY_CONTIGUOUS_MEMORY_FORMAT); `typed` is the number of
-    the argument that names the type."""
+    """Written row by row, whatever the operands' order (LEGACY_CONTIGUOUS_MEMORY_FORMAT); `typed` is the
+    number of the argument that names the type."""
 
     def made(args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) <= max(shaped_as, typed or 0) or kwargs.keys() & {"out", "grad_input"}:
