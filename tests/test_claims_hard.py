@@ -13,6 +13,7 @@ import pytest
 import sympy as sp
 
 from symacct.api import derive
+from symacct.claims.leading import _from_a_size_on
 from symacct.errors import FormulaError, SizeError, SymacctError, UnknownSymbol
 from symacct.expressions import parse, to_text
 from symacct.symbols import symbol
@@ -250,3 +251,9 @@ def test_a_hint_speaks_of_what_the_claim_does():
     )
     (note,) = [n for n in check("gpt2", "bytes.params = 2*params.total").notes if "derived" in n]
     assert "multiply-add" not in note
+
+
+@pytest.mark.parametrize(("slack", "least"), [("d*T - 99*T", 100), ("d^2 - 10*d - 1", 11)])
+def test_the_size_that_is_enough_is_the_least_one(slack, least):
+    told = _from_a_size_on(parse(slack), symbol("d"))
+    assert told == f"always where d ≥ {least}"  # at one less, and T = 1 or large, the slack is 0 or below
