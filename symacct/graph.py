@@ -30,6 +30,9 @@ SOURCES = ("parameter", "buffer", "input", "gradient", "state", "cache", "consta
 LASTING = ("parameter", "buffer", "state", "input")  # what the caller holds: alive from before the step to its end
 HELD = "held"  # the note of a constant that the model holds as a plain attribute
 MASTER = "master"  # the note of a state that is a float32 copy of its parameter
+# The repetitions of a loop that a peak may lie in: live bytes are affine between them. The very first and last may be
+# exceptions, where what the one beside them hands on is not there yet.
+REPETITIONS = (0, -1, 1, -2)
 PHASES = ("forward", "loss", "backward", "recompute", "optimizer")
 
 

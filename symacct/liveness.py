@@ -1,9 +1,9 @@
 """What is alive when: the storages of a step at each node, from where the graph says that they die. No torch.
 
-`timeline` gives, for every node and each corner of the loops around it
-(their first or last iteration), how many storages of each value live there, as expressions. Live bytes are
-affine in the iteration between the corners, so any peak is at one, whatever each storage weighs: on one
-device, or a share of it.
+`timeline` gives, for every node and each corner of the loops around it (their first two and last two
+iterations), how many storages of each value live there, as expressions. Live bytes are affine in the iteration
+between the corners, so any peak is at one, whatever each storage weighs: on one device, or a share of it. The
+very first and the very last may be exceptions: what the one beside them hands on is not there yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.errors import GraphError
-from symacct.graph import HELD, Graph, Placed, Tensor
+from symacct.graph import HELD, REPETITIONS, Graph, Placed, Tensor
 from symacct.symbols import symbol
 from symacct.unfolding import Life, Unfolded
 
@@ -30,7 +30,7 @@ _SEARCHED = 400
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One node in the first (0) or last (-1) iteration of each loop around it."""
+    """One node in the first (0), second (1), last but one (-2) or last (-1) iteration of each loop around it."""
 
     node: str
     corner: tuple[int, ...]
@@ -183,9 +183,9 @@ class Timeline:
         moments: list[Moment] = []
         rows: list[int] = []
         for place in self.graph.placed():
-            for corner in product((0, -1), repeat=len(place.loops)):
+            for corner in product(REPETITIONS, repeat=len(place.loops)):
                 iteration = tuple(
-                    0 if end == 0 else unfolded._number(loop.count) - 1
+                    end if end >= 0 else unfolded._number(loop.count) + end
                     for end, loop in zip(corner, place.loops, strict=True)
                 )
                 moments.append(Moment(place.node.name, corner))

@@ -20,7 +20,7 @@ from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.folding import Repeat
-from symacct.graph import LASTING
+from symacct.graph import LASTING, REPETITIONS
 from symacct.located import Position, Run
 from symacct.records import Trace
 from symacct.symbols import symbol
@@ -28,7 +28,7 @@ from symacct.symbols import symbol
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Live bytes at one place: during the op of node `node`, in the first or last repetition of each loop around it."""
+    """Live bytes at one place: during the op of node `node`, in a repetition at an end of each loop around it."""
 
     node: str
     bytes: Expr
@@ -45,15 +45,16 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
     candidates: dict[Expr, str] = {}
     known: dict[bytes, Expr | None] = {}
     for place, name in names.items():
-        for corner in product((0, -1), repeat=_depth(runs[0].items, place)):
+        for corner in product(REPETITIONS, repeat=_depth(runs[0].items, place)):
             counts = [t.counts(place, corner) for t in timelines]
             seen = b"|".join(b"" if c is None else c.tobytes() for c in counts)
             if seen not in known:  # most ops make nothing and free nothing: their places look alike
                 known[seen] = fit.live(counts)
             live = known[seen]
-            if live is None:
+            if live is None and set(corner) <= {0, -1}:
                 return None
-            candidates.setdefault(live, name)
+            if live is not None:
+                candidates.setdefault(live, name)
     kept = undominated([c for c in candidates if c != 0])
     found = tuple(Candidate(candidates[c], c) for c in kept)
     return found if all(t.confirms(found) for t in timelines) else None
@@ -90,7 +91,9 @@ class _Timeline:
         rows = self.run.at.get(place)
         if not rows:
             return None
-        ends = tuple(min(i[k] for i, _ in rows) if end == 0 else max(i[k] for i, _ in rows) for k, end in enumerate(corner))
+        first = tuple(min(i[k] for i, _ in rows) for k in range(len(corner)))
+        last = tuple(max(i[k] for i, _ in rows) for k in range(len(corner)))
+        ends = tuple(a + end if end >= 0 else b + 1 + end for end, a, b in zip(corner, first, last, strict=True))
         record = next((record for iteration, record in rows if iteration == ends), None)
         return None if record is None else self.live[self.index[id(record)]]
 

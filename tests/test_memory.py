@@ -230,6 +230,38 @@ def test_an_example_keeps_and_peaks_as_it_really_does(example):
         assert int(ledger.formulas["bytes.peak"].xreplace(now).doit()) == real_peak(source, sizes)
 
 
+class Residual(nn.Module):
+    def __init__(self, L, d, f):
+        super().__init__()
+        blocks = (nn.Sequential(nn.Linear(d, f, bias=False), nn.Tanh(), nn.Linear(f, d, bias=False)) for _ in range(L))
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+@pytest.fixture(scope="module")
+def residual():
+    source = model_source(
+        "residual",
+        dims={"B": 3, "L": 2, "d": 6, "f": 5},
+        model=Residual,
+        inputs=lambda B, d: torch.randn(B, d),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=False),
+    )
+    return source, Ledger(Builder(source, "train", "cpu").graph("residual"))
+
+
+@pytest.mark.parametrize(("B", "L", "d", "f"), [(7, 4, 5, 6), (9, 6, 8, 9), (7, 3, 5, 6), (7, 2, 5, 6), (40, 5, 3, 2), (2, 5, 7, 9)])
+def test_a_peak_in_the_repetition_beside_an_end(residual, B, L, d, f):
+    """The last block's backward has no gradient of a residual yet, so that of the one before may need more."""
+    source, ledger = residual
+    sizes = {"B": B, "L": L, "d": d, "f": f}
+    assert ledger.at(**sizes)["bytes.peak"] == real_peak(source, sizes)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "resnet50", "lstm"])
 def test_no_more_is_kept_than_was_made(name):
     """Each storage at most as often as it is made; all of them no more than what forward and the loss make, and inputs."""

@@ -27,7 +27,7 @@ from symacct.symbols import symbol
 
 _TRIES = 300
 _LARGEST = 1 << 24
-_WHERE = {0: "first", -1: "last"}
+_WHERE = {0: "first", 1: "second", -2: "last but one", -1: "last"}
 
 
 @dataclass(frozen=True, slots=True)
