@@ -76,7 +76,7 @@ _RANKS = "dp"
 @click.option(
     "--parallel",
     metavar="dp=8,zero=3,tp=2",
-    help="Divide the step among cards: bytes, FLOPs and links of a rank.",
+    help="Divide the step among cards: bytes, FLOPs and links of a rank, and which of them bounds it.",
 )
 @click.option(
     "--styles",
@@ -339,7 +339,7 @@ def _print(found: Plan, answer: Answer, roof: Any) -> None:
     from symacct.report.grids import Page
 
     with Page() as page:
-        planned.as_text(found, answer, page)
+        planned.as_text(found, answer, page, roof)
         if roof is not None:
             from symacct.report import roofed
 

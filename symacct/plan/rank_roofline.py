@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from symacct.account import Ledger
 from symacct.devices import Device
-from symacct.parallel import Rank
+from symacct.parallel import Degrees, Rank
 from symacct.parallel.holdings import depth_of
 from symacct.parallel.staged import on_stage
 from symacct.plan.roofline import Roofline, roofline
@@ -30,9 +30,8 @@ def slowest(
     ranks is outside. Raises what `roofline` raises.
     """
     degrees, said = rank.degrees, []
-    whole = Ledger(rank.graph, ledger.convention, ledger.allow_unknown)
-    sizes = {name: sizes[name] for name in rank.graph.symbols}
-    spread = degrees.data * degrees.context if degrees.zero else 1
+    ledgers, sizes = staged(rank, ledger, sizes)
+    spread = spread_of(degrees)
     if spread > 1:
         said.append(
             f"the optimizer's step in the roofline is on 1/{spread} of the elements, as zero={degrees.zero} "
@@ -44,14 +43,24 @@ def slowest(
         )
     if degrees.experts > 1:
         said.append("ep is not in the roofline: it reads the weights of all experts, and steps those of all")
-    if degrees.stages == 1:
-        return Slowest(roofline(whole, card, sizes, precision, spread), tuple(said))
-    depth = depth_of(rank.graph)
-    sizes[depth] //= degrees.stages
-    made = {
-        share.stage.name: roofline(on_stage(whole, share.stage), card, sizes, precision, spread)
-        for share in rank.shares
-    }
+    made = {name: roofline(own, card, sizes, precision, spread) for name, own in ledgers.items()}
     name = max(made, key=lambda name: made[name].fused.seconds)
-    said.append(f"the roofline is that of the {name}, the slowest, with {depth} = {sizes[depth]}")
+    if degrees.stages > 1:
+        depth = depth_of(rank.graph)
+        said.append(f"the roofline is that of the {name}, the slowest, with {depth} = {sizes[depth]}")
     return Slowest(made[name], tuple(said))
+
+
+def spread_of(degrees: Degrees) -> int:
+    """Among how many ranks the optimizer's step is divided."""
+    return degrees.data * degrees.context if degrees.zero else 1
+
+
+def staged(rank: Rank, ledger: Ledger, sizes: Mapping[str, int]) -> tuple[dict[str, Ledger], dict[str, int]]:
+    """The ledger of one micro-batch on each kind of stage, and the sizes that its formulas are at."""
+    whole = Ledger(rank.graph, ledger.convention, ledger.allow_unknown)
+    sizes = {name: sizes[name] for name in rank.graph.symbols}
+    if rank.degrees.stages == 1:
+        return {rank.shares[0].stage.name: whole}, sizes
+    sizes[depth_of(rank.graph)] //= rank.degrees.stages
+    return {share.stage.name: on_stage(whole, share.stage) for share in rank.shares}, sizes

@@ -18,6 +18,7 @@ from symacct.parallel.peak import Nature
 from symacct.plan.moments import Moments
 from symacct.plan.setting import Setting
 from symacct.plan.shares import Held, Share
+from symacct.plan.waiting import waited
 
 Arrays = Mapping[str, Any]
 _SIDES = ((BEFORE, AFTER), (AFTER, BEFORE))  # the end of the layers that a stage has, and the other one
@@ -144,9 +145,9 @@ def seconds_of(share: Share, columns: Arrays, setting: Setting, batch: str) -> A
     work = work_of(share, given, p) * m / (setting.card.peak(setting.precision) * setting.efficiency)
     sent = sent_of(share, columns, batch)
     rates = _rates(share.way.tensor, columns, setting)
-    waited = sum(sent[axis] / rates[axis] for axis in ("tp", "cp", "ep", "pp"))
+    alone = {axis: sent[axis] / rates[axis] for axis in sent}
     idle = (p - 1) / (columns["v"] * m)
-    return work * (1 + idle) + waited + np.maximum(0, sent["dp"] / rates["dp"] - 2 * work / 3)
+    return work * (1 + idle) + waited(alone, work, np.maximum)
 
 
 def work_of(share: Share, given: Arrays, p: Any) -> Any:

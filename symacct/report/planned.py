@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from symacct.evaluation import evaluate
+from symacct.plan.bound import bound
 from symacct.plan.fitting import ABOVE, BELOW, EXACT, Form, Solution
 from symacct.plan.planning import Plan
 from symacct.plan.ranks import Fewest
 from symacct.plan.remedies import Remedy
+from symacct.plan.roofline import Roofline
 from symacct.report.answer import Answer
+from symacct.report.bounding import bounded
 from symacct.report.divided import hops, links, styles
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import flops, grouped, share, size
@@ -31,8 +34,8 @@ _ROWS = (
 )
 
 
-def as_text(plan: Plan, answer: Answer, page: Page) -> None:
-    """Card, sizes and conditions, then memory, the solved size, time, and remedies."""
+def as_text(plan: Plan, answer: Answer, page: Page, roof: Roofline | None = None) -> None:
+    """Card, sizes and conditions, then memory, the solved size, time, what bounds it, and remedies."""
     page.line(headline(answer), "bold")
     page.hanging("card", card(plan), _INDENT, " · ")
     page.hanging("sizes", sizes(answer), _INDENT, " · ")
@@ -68,6 +71,10 @@ def as_text(plan: Plan, answer: Answer, page: Page) -> None:
         page.grid(links(plan, answer))
         if hops(plan):
             page.line(hops(plan))
+    found = bound(plan, roof)
+    if found is not None:
+        page.line()
+        page.hanging("", [bounded(found, plan.rank is not None)], 0)
     if plan.torch is not None:
         page.line()
         styles(plan.torch, page)

@@ -10,6 +10,7 @@ from typing import Any
 
 from symacct.formula_text import to_text
 from symacct.parallel.torch_styles import TorchPlan
+from symacct.plan.bound import bound
 from symacct.plan.fitting import Form, Solution
 from symacct.plan.planning import Plan
 from symacct.plan.remedies import Remedy
@@ -53,6 +54,13 @@ def as_json(plan: Plan, answer: Answer, roof: Any = None) -> str:
         found["serving"] = _serving(plan)
     if plan.rank is not None:
         found["parallel"] = _parallel(plan)
+    limit = bound(plan, roof)
+    if limit is not None:
+        found["bound"] = {
+            "by": limit.limit,
+            "seconds": {name: _number(value) for name, value in limit.seconds.items()},
+            "bytes": "merged" if limit.merged else "unfused",
+        }
     if plan.remedies:
         found["remedies"] = [_remedy(plan, remedy) for remedy in plan.remedies]
     if roof is not None:

@@ -1,0 +1,101 @@
+"""What bounds a step on the rank with most to do: arithmetic at the peak, traffic of memory, or links waited
+for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sympy import Expr
+
+from symacct.account import Ledger, add
+from symacct.evaluation import Number, evaluate
+from symacct.parallel import Rank
+from symacct.plan.planning import Plan
+from symacct.plan.rank_roofline import spread_of, staged
+from symacct.plan.roofline import Roofline
+from symacct.plan.serving import moving
+from symacct.plan.waiting import waited
+
+COMPUTE, MEMORY, LINKS = "compute", "memory", "communication"
+_OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Seconds of a step, each as if nothing else took time; idle time of a pipeline is in none of them.
+
+    `memory` is None without a bandwidth, `links` without a figure for them or for an undivided step.
+    `merged` says that element-wise chains move bytes once, as the roofline has it; else every op does.
+    `unsure` says that memory is from above: with ep a rank's ledger reads the weights of all experts.
+    """
+
+    compute: Fraction
+    memory: Fraction | None
+    links: Fraction | None
+    merged: bool = False
+    unsure: bool = False
+
+    @property
+    def seconds(self) -> dict[str, Fraction]:
+        """Those that are known, by what takes them."""
+        found = {COMPUTE: self.compute, MEMORY: self.memory, LINKS: self.links}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def limit(self) -> str | None:
+        """What takes longest. None if not settled: memory by a figure from above, or nothing to compare."""
+        chosen = max(self.seconds, key=lambda name: self.seconds[name])
+        return None if len(self.seconds) == 1 or (chosen == MEMORY and self.unsure) else chosen
+
+
+def bound(plan: Plan, roof: Roofline | None = None) -> Bound | None:
+    """What bounds a plan's step; of an undivided one only beside its roofline, and only in training.
+
+    FLOPs are all that the hardware does, recomputing too, without the optimizer's; bytes are the roofline's
+    with chains merged if it is at hand, else those of the ledger.
+    """
+    rank, question = plan.rank, plan.question
+    if rank is None and (roof is None or plan.training is None):
+        return None
+    flops = plan.case.formulas if rank is None else rank.flops
+    key = "flops.hardware" if "flops.hardware" in flops else "flops.forward"
+    times = question.accumulate if rank is None else 1
+    work = plan.case.per_flop * times * evaluate(plan.case.under(flops[key]), plan.sizes)
+    compute = Fraction(work) / question.card.peak(plan.precision)
+    memory = None
+    if question.card.bandwidth is not None:
+        memory = moving(_moved(plan, rank, roof), question.card.bandwidth)
+    unsure = rank is not None and rank.degrees.experts > 1
+    return Bound(compute, memory, _waited(plan, compute), roof is not None, unsure)
+
+
+def _waited(plan: Plan, compute: Fraction) -> Fraction | None:
+    """Seconds of the links by the rule of a search. None without a figure for links, or without a rank."""
+    if plan.rank is None:
+        return None
+    seconds: dict[str, Fraction] = {}
+    for row in plan.links:
+        if row.seconds is None:
+            return None
+        seconds[row.axis] = seconds.get(row.axis, Fraction(0)) + row.seconds
+    return Fraction(waited(seconds, compute))
+
+
+def _moved(plan: Plan, rank: Rank | None, roof: Roofline | None) -> Number:
+    """Bytes read and written in a step: of each micro-batch, and of the optimizer's step on a rank's part."""
+    passes = plan.question.accumulate if rank is None else rank.degrees.micro_batches
+    if roof is not None:
+        return sum(b.bytes * (1 if b.kernel.last.phase == _OPTIMIZER else passes) for b in roof.fused.bounds)
+    assert rank is not None
+    ledgers, sizes = staged(rank, plan.case.ledger, plan.sizes)
+    each = (_of_stage(ledger, passes, spread_of(rank.degrees)) for ledger in ledgers.values())
+    return max(evaluate(formula, sizes) for formula in each)
+
+
+def _of_stage(ledger: Ledger, passes: int, spread: int) -> Expr:
+    once, each = [], []
+    for entry in ledger.entries:
+        (once if entry.phase == _OPTIMIZER else each).extend((entry.read, entry.written))
+    return passes * add(each) + add(once) / spread
