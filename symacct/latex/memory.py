@@ -14,7 +14,7 @@ from symacct.latex.formula import TIMES, latex, pieces, written
 from symacct.report.answer import Answer
 
 _MOST_KEPT = 60
-_MOST_PEAKS = 24
+_MOST_PEAKS = 32
 
 
 def memory(answer: Answer) -> Iterator[Block]:
