@@ -23,6 +23,7 @@ from symacct.symbols import symbol
 _POINTS = 300
 _SMALL, _LARGE = 12, 100_000
 _SCALES = (12, 12, 120, _LARGE)
+_WIDEN = 100  # misses in a row after which larger sizes are drawn, as of images that are halved five times
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,20 @@ class Domain:
         return min([*sizes.values(), *quotients]) > 1 and len(set(sizes.values())) == len(sizes)
 
     def points(self, seed: int, low: int = 2, high: int = 12, fixed: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
-        """Endless random sizes of the domain, seeded. Raises TraceError when none can be found."""
+        """Endless random sizes of the domain, seeded; larger ones where it has none so small. Raises TraceError when
+        none can be found."""
         rng = random.Random(seed)
-        misses = 0
+        misses, wider = 0, 1
         while True:
-            drawn = {name: rng.randint(low, min(high, rng.choice(_SCALES))) for name in self.names}
+            drawn = {name: rng.randint(low, wider * min(high, rng.choice(_SCALES))) for name in self.names}
             point = self._repaired(drawn | dict(fixed or {}), rng, fixed or {})
             if point is not None:
                 misses = 0
                 yield point
             elif (misses := misses + 1) > 2000:
                 raise TraceError("no sizes meet " + ", ".join(a.text for a in self.assumptions))
+            elif misses % _WIDEN == 0:
+                wider *= 4
 
     def _repaired(self, point: dict[str, int], rng: random.Random, fixed: Mapping[str, int]) -> dict[str, int] | None:
         """The point with multiples taken where something must divide; None when that does not settle."""

@@ -81,15 +81,14 @@ def _expression(powers: tuple[int, ...], symbols: Sequence[sp.Symbol]) -> Expr:
 
 
 def _enough(points: list[tuple[int, ...]], used: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the observations can tell a sum of these monomials from all as simple ones, in any of the symbols.
+    """Whether the observations can tell a sum of these monomials from all as simple ones in the symbols that it uses.
 
-    One observation for each coefficient, one more, and one for each power of ten of rivals: with few runs, one of the
-    hundreds in nine sizes fits by chance, as d/B where h/g was B in all of them.
+    One observation for each coefficient, one more, and one for each power of ten of rivals.
     """
     places = [k for k in range(len(points[0])) if any(powers[k] for powers in used)]
     distinct = len({tuple(p[k] for k in places) for p in points})
     degree = max(sum(map(abs, powers)) for powers in used)
-    rivals = comb(comb(len(points[0]) + degree, degree), len(used))
+    rivals = comb(comb(len(places) + degree, degree), len(used))
     return _tells(used, points) and distinct >= len(used) + 1 + len(str(rivals))
 
 

@@ -53,8 +53,8 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
             live = known[seen]
             if live is None and set(corner) <= {0, -1}:
                 return None
-            if live is not None:
-                candidates.setdefault(live, name)
+            if live is not None and (set(corner) <= {0, -1} or live in candidates or not any(t.exceeded_by(live) for t in timelines)):
+                candidates.setdefault(live, name)  # a loop of few repetitions may have none beside its ends
     kept = undominated([c for c in candidates if c != 0])
     found = tuple(Candidate(candidates[c], c) for c in kept)
     return found if all(t.confirms(found) for t in timelines) else None
@@ -85,6 +85,7 @@ class _Timeline:
         self.numbers = {symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}
         self.values = [int(size.xreplace(self.numbers)) for size in sizes]
         self.index = {id(record): number for number, record in enumerate(records)}
+        self.truth = max(sum(int(n) * v for n, v in zip(row, self.values, strict=True)) for row in self.live)
 
     def counts(self, place: Position, corner: tuple[int, ...]) -> Any:
         """The counts at the given corner of the loops around a place; None where the run does not come there."""
@@ -99,8 +100,11 @@ class _Timeline:
 
     def confirms(self, candidates: Sequence[Candidate]) -> bool:
         """Whether the largest candidate is the run's true peak."""
-        truth = max(sum(int(n) * v for n, v in zip(row, self.values, strict=True)) for row in self.live)
-        return max(int(c.bytes.xreplace(self.numbers)) for c in candidates) == truth
+        return max(int(c.bytes.xreplace(self.numbers)) for c in candidates) == self.truth
+
+    def exceeded_by(self, live: Expr) -> bool:
+        """Whether the run has never so much alive."""
+        return int(live.xreplace(self.numbers)) > self.truth
 
 
 def most_alive(trace: Trace) -> int:

@@ -110,14 +110,6 @@ def test_a_size_over_heads_is_lifted():
     assert found is not None and sp.expand(found - d - 2 * d * h_kv / h) == 0
 
 
-def test_a_size_that_fits_few_runs_by_chance_is_not_lifted():
-    """Rows of a key's weight, d/h for each of h_kv heads. In three runs that were met, h/h_kv happened to be B."""
-    names = [symbol(name) for name in ("B", "T", "V", "L", "d", "h", "h_kv", "f")]
-    runs = [(2, 6, 10, 3, 8, 4, 2, 14), (3, 10, 5, 3, 60, 30, 10, 10), (3, 6, 2, 5, 99, 33, 11, 4)]
-    rows = [dict(zip(names, run, strict=True)) for run in runs]
-    assert lift(rows, [4, 20, 33], names) is None
-
-
 def test_sums_that_cancel_in_a_floor():
     """(d + 2·d/h)/(h + 2) is d/h: at d = 20, h = 5 it is 28/7 = 4."""
     domain = Domain(("d", "h"), (Assumption("divides", d, h, ""),))

@@ -305,5 +305,5 @@ def test_a_ledger_verifies_itself():
     certificate = ledger.verify(points=1)
     assert certificate.verified and {c.quantity for c in certificate.checks} >= {"params.total", "flops.backward"}
     assert symacct.derive("mlp").verify(points=1).verified  # a stored graph's own model file
-    with pytest.raises(Unsupported, match="verify does not run a step with recipe mixed"):
+    with pytest.raises(Unsupported, match="verify runs plain steps of one precision, none with --recipe mixed"):
         symacct.derive(str(EXAMPLES / "mlp.py"), recipe="mixed").verify()
