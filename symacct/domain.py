@@ -238,7 +238,8 @@ def _without_implied(domain: Domain) -> Domain:
     kept = list(domain.assumptions)
     for a in domain.assumptions:
         others = [b for b in kept if b is not a]
-        if a.kind == "divides" and Domain(domain.names, tuple(others)).integral(a.left / a.right) or a.kind == "branch" and any(b.kind == "branch" and implies(b.left, a.left) for b in others):
+        divides = a.kind == "divides" and Domain(domain.names, tuple(others)).integral(a.left / a.right)
+        if divides or (a.kind == "branch" and any(b.kind == "branch" and implies(b.left, a.left) for b in others)):
             kept = others
     return Domain(domain.names, tuple(kept))
 

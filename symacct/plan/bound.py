@@ -95,7 +95,8 @@ def _moved(plan: Plan, rank: Rank | None, roof: Roofline | None) -> Number:
 
 
 def _of_stage(ledger: Ledger, passes: int, spread: int) -> Expr:
-    once, each = [], []
+    once: list[Expr] = []
+    each: list[Expr] = []
     for entry in ledger.entries:
         (once if entry.phase == _OPTIMIZER else each).extend((entry.read, entry.written))
     return passes * add(each) + add(once) / spread
