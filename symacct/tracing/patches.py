@@ -12,6 +12,7 @@ import math
 import numbers
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,7 +66,11 @@ def _patch(stack: contextlib.ExitStack, owner: Any, name: str, new: Any) -> None
 
 
 def _silence(stack: contextlib.ExitStack) -> None:
-    """Torch logs errors that the trace handles itself."""
+    """Torch logs errors that the trace handles itself, and warns of what sizes and tensors of ours bring about: copies
+    of fake tensors, heads that are odd in some runs alone."""
+    stack.enter_context(warnings.catch_warnings())
+    for text in ("Accessing the data pointer of FakeTensor", "enable_nested_tensor is True"):
+        warnings.filterwarnings("ignore", message=text, category=UserWarning)
     for name in private.LOGGERS:
         logger = logging.getLogger(name)
         stack.callback(logger.setLevel, logger.level)

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -38,10 +37,6 @@ from symacct.tracing.lines import QUIET, user_line
 from symacct.tracing.translation import translate
 
 __all__ = ["FakeTensor", "FakeTensorMode", "SymbolicSizes", "expression_of", "references"]
-
-# What torch warns of at sizes and tensors of ours: copies of fake tensors, heads that are odd in some runs alone.
-for _text in ("Accessing the data pointer of FakeTensor", "enable_nested_tensor is True"):
-    warnings.filterwarnings("ignore", message=_text, category=UserWarning)
 
 _INDEX = "_compute_slice_index"  # where a slice is cut short: one that ends just there is the same, cut or not
 _DEMANDING = ("_check_with", "slice_forward", "_covers", _INDEX)  # what torch demands of operands, and slices
