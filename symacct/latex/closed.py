@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import sympy as sp
 from sympy import Expr
@@ -10,7 +11,7 @@ from sympy import Expr
 from symacct.latex.blocks import Equation, Math, Text, spans
 from symacct.latex.formula import TIMES, latex, pieces, spelled
 from symacct.report.answer import Answer
-from symacct.report.nearness import BOUNDS, Near
+from symacct.report.nearness import BOUNDS, condition
 from symacct.report.tokens import Tokens, more_or_less, tokens_of
 
 MEASURE = 265.0  # points: what a formula may fill beside the widest name of a quantity
@@ -121,17 +122,8 @@ def counted(answer: Answer, found: Tokens) -> Text:
         return text
     bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, found.near.numbers))
     where = f" alone is within {bounds} % of the step while "
-    return spans(text, short, where, Math(_region(answer, prime, found.near)), f" for n = {numbers}.")
-
-
-def _region(answer: Answer, prime: str, region: Near) -> str:
-    length = spelled(region.length.name)
-    if region.below is not None:
-        return f"{length} < {prime}/({_times(answer, 'n', region.below)})"
-    if region.above is not None:
-        return f"{length} > {_times(answer, 'n', region.above)}/{prime}"
-    right = prime if region.right == 1 else _times(answer, prime, region.right)
-    return f"{_times(answer, 'n', region.left)} < {right}"
+    region = condition(found.near, spelled(found.near.length.name), prime, partial(_times, answer))
+    return spans(text, short, where, Math(region), f" for n = {numbers}.")
 
 
 def _times(answer: Answer, head: str, expr: Expr) -> str:

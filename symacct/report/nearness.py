@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import sympy as sp
@@ -78,6 +78,16 @@ def _positive(slack: Expr, length: sp.Symbol) -> Interval | None:
         first, end = sp.floor(low) + 1, sp.ceiling(high)
     first = max(int(first), 1)
     return None if end is not None and int(end) <= first else (first, None if end is None else int(end))
+
+
+def condition(region: Near, length: str, prime: str, times: Callable[[str, Expr], str]) -> str:
+    """The region as a comparison, in any notation: the names of the length and of N′, and how a product is written."""
+    if region.below is not None:
+        return f"{length} < {prime}/({times('n', region.below)})"
+    if region.above is not None:
+        return f"{length} > {times('n', region.above)}/{prime}"
+    right = prime if region.right == 1 else times(prime, region.right)
+    return f"{times('n', region.left)} < {right}"
 
 
 def spoken(length: str, here: tuple[Interval | None, ...]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy as sp
@@ -15,7 +16,7 @@ from sympy import Expr
 from symacct.expressions import to_text
 from symacct.report.answer import Answer
 from symacct.report.choices import counts
-from symacct.report.nearness import BOUNDS, Near, near, spoken
+from symacct.report.nearness import BOUNDS, Near, condition, near, spoken
 from symacct.report.readable import text
 
 _PER_TOKEN = 6
@@ -119,21 +120,12 @@ def said(answer: Answer, found: Tokens) -> Iterator[str]:
         bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, found.near.numbers))
         yield (
             f"{found.number}·{prime}·D alone is within {bounds} % while "
-            f"{_region(answer, prime, found.near)}, n = {numbers}"
+            f"{condition(found.near, found.near.length.name, prime, partial(_times, answer))}, n = {numbers}"
         )
         if found.near.here:
             yield f"(here {spoken(found.near.length.name, found.near.here)})"
     elif found.rest != 0:
         yield f"no length alone tells where {found.number}·{prime}·D is near: what is left changes its sign"
-
-
-def _region(answer: Answer, prime: str, region: Near) -> str:
-    if region.below is not None:
-        return f"{region.length} < {prime}/({_times(answer, 'n', region.below)})"
-    if region.above is not None:
-        return f"{region.length} > {_times(answer, 'n', region.above)}/{prime}"
-    right = prime if region.right == 1 else _times(answer, prime, region.right)
-    return f"{_times(answer, 'n', region.left)} < {right}"
 
 
 def more_or_less(less: Expr) -> tuple[Expr, str]:
