@@ -55,6 +55,19 @@ class Attention(nn.Module):
         return self.out(attend(self.spelling, q, k, v).transpose(1, 2).reshape(b, t, d))
 
 
+class Projected(nn.Module):
+    """Causal self-attention with a projection of its own, biased, for each of q, k, v and the output."""
+
+    def __init__(self, d, h):
+        super().__init__()
+        self.h = h
+        self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (self.h, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
 class Block(nn.Module):
     """Pre-norm transformer block with a GELU MLP."""
 

@@ -8,6 +8,7 @@ import pytest
 import sympy as sp
 import torch
 import torch.nn.functional as F
+from small_models import Projected
 from torch import nn
 
 from symacct.formula_reader import parse
@@ -18,21 +19,10 @@ from symacct.tracing.model_file import model_source
 from symacct.verify_parallel import parallel_checks
 
 
-class Attention(nn.Module):
-    def __init__(self, d, h):
-        super().__init__()
-        self.h = h
-        self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
-
-    def forward(self, x):
-        q, k, v = (p(x).unflatten(-1, (self.h, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
-        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-
-
 class Block(nn.Module):
     def __init__(self, d, h, f):
         super().__init__()
-        self.attn = Attention(d, h)
+        self.attn = Projected(d, h)
         self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.up, self.down = nn.Linear(d, f), nn.Linear(f, d)
 

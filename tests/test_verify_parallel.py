@@ -12,6 +12,7 @@ import pytest
 import sympy as sp
 import torch
 import torch.nn.functional as F
+from small_models import Projected
 from torch import nn
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -116,21 +117,10 @@ def test_a_fused_weight_is_left_whole_and_said_to_be():
     assert any("blocks.*.attn.qkv.weight left whole" in note and "fused" in note for note in found.notes)
 
 
-class Attention(nn.Module):
-    def __init__(self, d, h):
-        super().__init__()
-        self.h = h
-        self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
-
-    def forward(self, x):
-        q, k, v = (p(x).unflatten(-1, (self.h, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
-        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-
-
 class Block(nn.Module):
     def __init__(self, d, h, f):
         super().__init__()
-        self.attn = Attention(d, h)
+        self.attn = Projected(d, h)
         self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.up, self.down = nn.Linear(d, f), nn.Linear(f, d)
 
