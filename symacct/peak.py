@@ -43,6 +43,7 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
     timelines = [_Timeline(run, names, storages, sizes) for run in runs]
     fit = _Fit(timelines, structural, sizes)
     candidates: dict[Expr, str] = {}
+    beside: dict[Expr, str] = {}
     known: dict[bytes, Expr | None] = {}
     for place, name in names.items():
         for corner in product(REPETITIONS, repeat=_depth(runs[0].items, place)):
@@ -51,10 +52,14 @@ def peak(runs: Sequence[Run], names: Mapping[Position, str], storages: Mapping[s
             if seen not in known:  # most ops make nothing and free nothing: their places look alike
                 known[seen] = fit.live(counts)
             live = known[seen]
-            if live is None and set(corner) <= {0, -1}:
+            at_an_end = set(corner) <= {0, -1}
+            if live is not None:
+                (candidates if at_an_end else beside).setdefault(live, name)
+            elif at_an_end:
                 return None
-            if live is not None and (set(corner) <= {0, -1} or live in candidates or not any(t.exceeded_by(live) for t in timelines)):
-                candidates.setdefault(live, name)  # a loop of few repetitions may have none beside its ends
+    for live, name in beside.items():  # a loop of few repetitions may have none beside its ends: then these fit by chance
+        if live not in candidates and not any(t.exceeded_by(live) for t in timelines):
+            candidates[live] = name
     kept = undominated([c for c in candidates if c != 0])
     found = tuple(Candidate(candidates[c], c) for c in kept)
     return found if all(t.confirms(found) for t in timelines) else None
@@ -103,7 +108,7 @@ class _Timeline:
         return max(int(c.bytes.xreplace(self.numbers)) for c in candidates) == self.truth
 
     def exceeded_by(self, live: Expr) -> bool:
-        """Whether the run has never so much alive."""
+        """Whether so much is more than the run ever has alive."""
         return int(live.xreplace(self.numbers)) > self.truth
 
 

@@ -37,7 +37,6 @@ class Region:
         found += [one for one in self.wanted if any(excludes(one, a.left) for a in taken)]
         return tuple(dict.fromkeys(found))
 
-
     def agree(self, assumptions: Iterable[Assumption]) -> None:
         """Raises SizeError where what is wanted excludes what holds of a graph: no way there was found."""
         for a in assumptions:
@@ -100,6 +99,7 @@ def _near(dims: Mapping[str, int], changed: tuple[str, ...], conditions: Collect
     numbers = [v for v in range(2, _LARGEST) if v not in used]
     if len(changed) > 1:
         numbers = numbers[:: 1 + len(numbers) // 24]
+
     def distance(values: tuple[int, ...]) -> int:
         return sum(50 * (v % 2) + abs(v - dims[n]) for n, v in zip(changed, values, strict=True))
 

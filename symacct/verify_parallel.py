@@ -2,9 +2,8 @@
 process group.
 
 Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, over data and
-context
-ranks, pipelines against the schedules and the frontend of `torch.distributed.pipelining`. Shards are those of
-tensor-parallel ranks where there are such.
+context ranks, pipelines against the schedules and the frontend of `torch.distributed.pipelining`. Shards are
+those of tensor-parallel ranks where there are such.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ def stage_checks(
     share: Rank | None = None,
 ) -> None:
     """Bytes of parameters on each kind of stage, and of what the first one hands on. `share` is what stages
-    are said to
-    hold if another answer than the derived one is to be tested.
+    are said to hold if another answer than the derived one is to be tested.
     """
     alone = Degrees(stages=degrees.stages, micro_batches=degrees.micro_batches)
     share = share or rank(graph, alone)

@@ -1,8 +1,7 @@
 """What FSDP gathers as one: a layer of a tower, or a block that all layers share; the rest is the root.
 
-As `fully_shard` has it, called on each layer and then on the model: a unit is gathered whenever it is
-called, and again
-for each call's backward; its gradients, of all calls together, are scattered once (torch 2.13,
+As `fully_shard` has it, called on each layer and then on the model: a unit is gathered whenever it is called,
+and again for each call's backward; its gradients, of all calls together, are scattered once (torch 2.13,
 `_fsdp_param_group`).
 """
 
@@ -114,8 +113,7 @@ def _numbered(prefix: str) -> re.Pattern[str]:
 
 def _shared(graph: Graph, params: Mapping[str, Placed], reads: Mapping[str, Expr]) -> Iterator[Unit]:
     """Blocks that a region of no layers of its own calls in each repetition: not the cell of a recurrence,
-    whose
-    repetitions are the steps of an input.
+    whose repetitions are the steps of an input.
     """
     roots = {name: tensor.storage for name, tensor in graph.tensors().items()}
     steps = {

@@ -83,8 +83,7 @@ def demand(
 
 def least(kinds: Mapping[str, Expr], where: str = "") -> tuple[Form, ...]:
     """What is alive at the same time for sure: as backward begins, without gradients; as the optimizer steps,
-    without
-    what was kept."""
+    without what was kept."""
     always = sp.Add(*(kinds.get(kind, 0) for kind in ("weights", "optimizer state", "KV cache")))
     kept, grads = (kinds.get(kind, sp.Integer(0)) for kind in ("kept for backward", "gradients"))
     moments = [("as backward begins", kept)] * (kept != 0) + [("as the optimizer steps", grads)] * (
