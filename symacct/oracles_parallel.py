@@ -123,11 +123,11 @@ def rank_of(
             parallelize_module(model, mesh["tensor"], plan)
             _tie(model, tied)
         if not shards:
-            return _step(model, inputs, loss)
+            return step(model, inputs, loss)
         groups = [(unit,) if isinstance(unit, str) else unit for unit in shards.units]
         for modules in (*([model.get_submodule(path) for path in group] for group in groups), model):
             fully_shard(modules, mesh=mesh["data"], reshard_after_forward=shards.again)
-        rank = _step(model, inputs, loss)
+        rank = step(model, inputs, loss)
         optimizer = (shards.optimizer or torch.optim.AdamW)(model.parameters())
         optimizer.step()
         return replace(rank, state_bytes=_bytes(tree_leaves(list(optimizer.state.values()))))
@@ -151,7 +151,8 @@ def _tie(model: nn.Module, groups: list[list[str]]) -> None:
 # The step
 
 
-def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
+def step(model: nn.Module, inputs: Any, loss: Loss | None, fused: bool = False) -> Rank:
+    """Forward pass, loss and backward on this rank of the process group that there is. `fused`: so runs attention."""
     notes: dict[str, None] = {}
     flops, listener, kept = counter(notes), Listener(), _Kept(model)
     with ExitStack() as stack:
@@ -159,7 +160,7 @@ def _step(model: nn.Module, inputs: Any, loss: Loss | None) -> Rank:
             warnings.catch_warnings(action="ignore")
         )  # of in-place ops on outputs, which a caller may use
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(unfused(attention=True))
+        stack.enter_context(unfused(attention=not fused))
         stack.enter_context(implicit_replication())
         stack.enter_context(loss_parallel())
         stack.enter_context(flops)

@@ -2,8 +2,9 @@
 process group.
 
 Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, over data and
-context ranks, pipelines against the schedules and the frontend of `torch.distributed.pipelining`. Shards are
-those of tensor-parallel ranks where there are such.
+context ranks, context parallelism against torch's ring attention, experts against its all_to_all, pipelines
+against the schedules and the frontend of `torch.distributed.pipelining`. Shards are those of tensor-parallel
+ranks where there are such.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from symacct.errors import Unsupported
 from symacct.graph import Graph
 from symacct.parallel.degrees import Degrees
 from symacct.tracing.source import ModelSource
+from symacct.verify_context import context_checks
+from symacct.verify_experts import expert_checks
 from symacct.verify_findings import Findings
 from symacct.verify_sharded import pipeline_checks, sharded_checks
 from symacct.verify_stages import stage_checks
@@ -35,6 +38,8 @@ def parallel_checks(source: ModelSource, graph: Graph, degrees: Degrees, seed: i
             degrees.zero == 3 and degrees.data * degrees.context > 1,
             lambda: sharded_checks(source, graph, degrees, found, seed),
         ),
+        "cp": (degrees.context > 1, lambda: context_checks(source, graph, degrees, found, seed)),
+        "ep": (degrees.experts > 1, lambda: expert_checks(source, graph, degrees, found, seed)),
         "pp": (degrees.stages > 1, lambda: pipeline_checks(graph, degrees, found)),
         "what stages of pp hold": (
             degrees.stages > 1 and degrees.interleave == 1,
@@ -50,23 +55,23 @@ def parallel_checks(source: ModelSource, graph: Graph, degrees: Degrees, seed: i
                 found.notes[f"{axis} is not compared: {error}"] = None
     unasked = dict.fromkeys(_unasked(degrees))
     if not found.checks:
-        nothing = () if asked else ("nothing here that torch can be asked: give tp, pp, or dp with zero=3",)
-        raise Unsupported("; ".join([*nothing, *found.notes, *unasked]))
+        nothing = "nothing here that torch can be asked: give tp, cp, ep, pp, or dp with zero=3"
+        raise Unsupported("; ".join([*([] if asked else [nothing]), *found.notes, *unasked]))
     found.notes.update(unasked)
     return found
 
 
 def _unasked(degrees: Degrees) -> Iterator[str]:
     """What of the degrees nothing was compared with."""
-    if degrees.context > 1:
-        whole = ", so zero=3 over dp·cp ranks is compared with whole sequences" if degrees.zero == 3 else ""
-        yield (
-            "cp is not compared: torch's context_parallel divides attention alone, and only for kernels of CUDA"
-            f"{whole}"
-        )
-    if degrees.experts > 1:
-        yield "ep is not compared: torch has no way to spread the experts of an unmodified model"
+    if degrees.context > 1 and degrees.zero == 3:
+        yield "zero=3 over dp·cp ranks is compared with whole sequences, and cp with whole weights"
+    both = min(degrees.context, degrees.experts)
+    if max(degrees.context, degrees.experts) > 1 and max(degrees.tensor, degrees.stages, both) > 1:
+        yield "cp and ep are each compared alone, without the other axes"
     if degrees.data > 1 and degrees.zero < 3:
         yield "dp is compared at zero=3 only, where fully_shard does it"
     if degrees.stages > 1 and (degrees.tensor > 1 or degrees.data > 1):
-        yield "pipelines are compared alone, the other axes without them: nothing tests their product but sums by place"
+        yield (
+            "pipelines are compared alone, the other axes without them: nothing tests their product but sums "
+            "by place"
+        )

@@ -242,7 +242,7 @@ def test_what_torch_cannot_run_is_said():
     with pytest.raises(Unsupported, match="fully_shard gathers them as one"):
         compared("lstm", Degrees(data=2, zero=3))
     with pytest.raises(Unsupported, match="nothing here that torch can be asked"):
-        compared("llama", Degrees(context=2))
+        compared("llama", Degrees(data=2))
 
 
 def test_a_second_process_group_is_refused():

@@ -65,10 +65,10 @@ def test_context_ranks_share_weights_as_data_ranks_do():
     found = parallel_checks(source("mlp"), graph_of("mlp"), read_degrees("dp=2,cp=2,zero=3"), SEED)
     assert found.checks and all(c.equal for c in found.checks)
     assert {c.oracle for c in found.checks} == {"fully_shard, rank 0 of 4"}
-    assert any(note.startswith("cp is not compared") for note in found.notes)
+    assert any(note.startswith("cp is not compared: mlp has no size T") for note in found.notes)
 
 
 def test_what_nothing_was_compared_with_is_named():
-    with pytest.raises(Unsupported, match="ep is not compared: torch has no way") as caught:
+    with pytest.raises(Unsupported, match="ep is not compared: mlp has no weights of E experts") as caught:
         parallel_checks(source("mlp"), graph_of("mlp"), read_degrees("dp=2,ep=2"), SEED)
     assert "dp is compared at zero=3 only" in str(caught.value)

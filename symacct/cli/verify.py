@@ -24,7 +24,7 @@ from symacct.cli.options import asked_of, debug, formats, say, traced, trained
 @click.option(
     "--parallel",
     metavar="DEGREES",
-    help='Also compare one rank of these with torch\'s own parallelism: "tp=2,sp", "dp=4,zero=3", "pp=2,m=4".',
+    help='Also compare one rank of these with torch\'s own parallelism: "tp=2,sp", "dp=4,zero=3", "cp=2", "pp=2,m=4".',
 )
 @click.option(
     "--given",

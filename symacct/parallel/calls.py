@@ -39,11 +39,14 @@ class Walk(Protocol):
 
 @dataclass
 class Placing:
-    """A node's operands by name, those of a list as "tensors.0". `chosen` names the versions that replace operands."""
+    """A node's operands by name, those of a list as "tensors.0". `chosen` names the versions that replace operands,
+    `spelled` the plain arguments that a rank gives otherwise.
+    """
 
     sharder: Walk
     node: Node
     chosen: dict[str, str] = field(default_factory=dict)
+    spelled: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.refs: dict[str, Ref] = dict(_named(self.node.arguments))
@@ -67,6 +70,11 @@ class Placing:
         """A plain argument."""
         found = self._arguments.get(name)
         return default if found is None else _plain(found)
+
+    def spread(self, name: str) -> None:
+        """Give, in place of a flag that is set, the number of ranks that do even parts of what it asks for."""
+        if (given := self.argument(name)) is not None and given is not False:
+            self.spelled[name] = self.sharder.division.ranks * (1 if given is True else given)
 
     def made_by(self, name: str) -> str:
         """The op that made an operand."""

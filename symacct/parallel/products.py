@@ -80,6 +80,7 @@ def attention(call: Call) -> list[Layout]:
             call.gather(n)
         if not chosen.fits(call.layout(q)):
             call.want(q, chosen)
+        call.spread("is_causal")
     elif chosen.dim in (0, 1):
         for n in (q, k, v):
             held = parts[n]

@@ -32,6 +32,7 @@ from symacct.parallel.holdings import (
 from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose
+from symacct.parallel.remarks import remarks
 from symacct.parallel.sharding import Division
 from symacct.parallel.staged import on_stage
 from symacct.parallel.styles import read_styles
@@ -125,7 +126,7 @@ def rank(
     return Rank(
         local, degrees, names, numbers, shares, _flops(Ledger(local, convention), shares, degrees, p, passes, example, replicas),
         _traffic(local, held, degrees, names, passes, shares, example), tuple(dict.fromkeys(conditions)), plan,
-        bubble(p, m, v if degrees.interleave > 1 else ONE) if degrees.stages > 1 else sp.Integer(0), _remarks(degrees),
+        bubble(p, m, v if degrees.interleave > 1 else ONE) if degrees.stages > 1 else sp.Integer(0), remarks(local, degrees, names),
     )
 
 
@@ -323,19 +324,6 @@ def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assum
     if degrees.experts > 1:
         found.append(Assumption("divides", symbol("E"), names.of["ep"], ""))
     return found
-
-
-def _remarks(degrees: Degrees) -> tuple[str, ...]:
-    said = []
-    if degrees.data * degrees.context > 1 and not degrees.zero:
-        said.append("gradients are summed where they lie; DDP holds a copy of all in buckets, unless gradient_as_bucket_view=True")
-    if degrees.zero:
-        said.append("ZeRO parts are taken as even; FSDP pads a tensor whose rows the ranks do not divide")
-    if degrees.experts > 1:
-        said.append("tokens are taken as spread evenly over the experts")
-    if degrees.context > 1:
-        said.append("a causal mask leaves context ranks unequal work unless they hold a piece of both ends of the sequence")
-    return tuple(said)
 
 
 __all__ = ["AXES", "Rank", "Share", "rank"]

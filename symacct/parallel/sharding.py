@@ -263,7 +263,7 @@ class Sharder:
             self.last[self._actual(name, ref, call)] = node.name
         if node.phase in ("backward", "recompute"):
             self._read(node, call)
-        self.out.append(self._local(node, call.chosen))
+        self.out.append(self._local(node, call.chosen, call.spelled))
         if adds_to and self.layouts[adds_to] == WHOLE != self.layouts[node.outputs[0].value]:
             self._together(node, node.outputs[0].value)
 
@@ -325,11 +325,12 @@ class Sharder:
     def _settled_kind(self, value: str) -> Layout:
         return self.settled_part(self.tensors[value].shape) or WHOLE
 
-    def _local(self, node: Node, chosen: Mapping[str, str]) -> Node:
+    def _local(self, node: Node, chosen: Mapping[str, str], spelled: Mapping[str, Any] | None = None) -> Node:
         """The node as one rank runs it."""
         ranks, faces = self.division.ranks, self.faces
         outputs = tuple(replace(o, shape=local_shape(o.shape, self.layouts[o.value], ranks), storage=faces.get(o.value, o.storage)) for o in node.outputs)
-        return replace(node, arguments=tuple((k, self._argument(k, a, chosen)) for k, a in node.arguments), outputs=outputs)
+        given = ((k, (spelled or {}).get(k, a)) for k, a in node.arguments)
+        return replace(node, arguments=tuple((k, self._argument(k, a, chosen)) for k, a in given), outputs=outputs)
 
     def _argument(self, name: str, argument: Any, chosen: Mapping[str, str]) -> Any:
         if isinstance(argument, Ref):

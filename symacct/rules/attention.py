@@ -21,14 +21,16 @@ def pairs(query: Tensor, key: Tensor) -> Expr:
     return sp.Mul(*query.shape[:-1]) * key.shape[-2]
 
 
-def unmasked(query: Tensor, key: Tensor) -> Expr:
+def unmasked(query: Tensor, key: Tensor, is_causal: Any) -> Expr:
     """Pairs in which the query at i may see the key at j <= i: N C - N (N - 1) / 2 when N = C is square.
 
-    ATen aligns the mask at the first key, so queries beyond the last key see all of them.
+    ATen aligns the mask at the first key, so queries beyond the last key see all of them. In place of True,
+    `is_causal` may be a number of ranks that divide the queries so that each has as many pairs as the others.
     """
-    heads, n, c = sp.Mul(*query.shape[:-2]), query.shape[-2], key.shape[-2]
+    ranks = sp.Integer(1) if is_causal is True else is_causal
+    heads, n, c = sp.Mul(*query.shape[:-2]), query.shape[-2] * ranks, key.shape[-2]
     m = sp.Min(n, c)
-    return heads * (m * (m + 1) / 2 + (n - m) * c)
+    return heads * (m * (m + 1) / 2 + (n - m) * c) / ranks
 
 
 def weighing(count: Expr, masked: int, dropped: bool) -> Cost:
@@ -41,7 +43,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout_p: Any
     each = 2 * (query.shape[-1] + value.shape[-1])
     count = pairs(query, key)
     cost = weighing(count, given(mask), bool(dropout_p))
-    causal = each * unmasked(query, key) if is_causal else None
+    causal = each * unmasked(query, key, is_causal) if is_causal else None
     return Cost(each * count, cost.elementwise, cost.reduction, cost.transcendental, causal=causal)
 
 
@@ -57,7 +59,7 @@ def backward(query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout_p: An
         reduction=results,
         transcendental=count,
         recomputed=2 * e * count,
-        causal=each * unmasked(query, key) if is_causal else None,
+        causal=each * unmasked(query, key, is_causal) if is_causal else None,
     )
 
 
