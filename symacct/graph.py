@@ -15,7 +15,7 @@ gradient, an optimizer's state, a part of a cache. Its `label` is the tensor's n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,7 +177,7 @@ class Graph:
     hold the peak, each a node's name and the live bytes there; None where they follow no rule. `deaths`: where each
     storage dies, by the value that it was made for; one that is left out lives to the end; None where some follow no rule.
     `variant`: what was asked beside the code, in a few words for a head line. `limits`: where kept bytes or the peak
-    are others. `measured` runs the model at sizes and gives both in numbers; None where no model is at hand.
+    are others, in some graphs found when asked for. `measured` runs the model at sizes and gives both in numbers; None where no model is at hand.
     """
 
     target: str
@@ -193,7 +193,7 @@ class Graph:
     peak: tuple[tuple[str, Expr], ...] | None = None
     deaths: Mapping[str, tuple[Death, ...]] | None = None
     variant: str = ""
-    limits: tuple[Limit, ...] = ()
+    limits: Sequence[Limit] = ()
     measured: Callable[[Mapping[str, int]], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ leaves of a formula is told apart: by a term that is to be added there where one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 import sympy as sp
 
@@ -17,8 +18,17 @@ from symacct.symbols import symbol
 PEAK, SAVED = "bytes.peak", "bytes.saved"
 
 
+@runtime_checkable
+class Sought(Protocol):
+    """Limits that are looked for when they are asked about, and no more of them than these sizes may meet."""
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]: ...
+
+
 def limits_at(graph: Graph, key: str, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
     """The limits of a formula that are met at these sizes."""
+    if isinstance(graph.limits, Sought):
+        return tuple(limit for limit in graph.limits.at(sizes) if limit.key == key)
     numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
     return tuple(limit for limit in graph.limits if limit.key == key and limit.met(numbers))
 

@@ -21,11 +21,12 @@ from symacct.tracing.coincidence import without_coincidence
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.lifetimes import with_memory
-from symacct.tracing.limits import Special, bounded, special
+from symacct.tracing.limits import bounded
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.shallow import deep_enough
 from symacct.tracing.source import ModelSource
+from symacct.tracing.special import Special, special
 from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, speaks_of
 
 _SEED = 20_011

@@ -2,15 +2,16 @@
 is false for one size, compared with the formulas.
 
 Sizes of the inputs are tried one by one. Of all others 1 is tried at once: a size of 1 only ever makes views of
-copies, so what differs at one of them differs there too, and then halves of them are tried.
+copies, so what differs at one of them differs there too, and then halves of them are tried. A run costs as much as
+one of the derivation, so they are made when a graph is asked about such sizes, and only those that concern them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -28,10 +29,8 @@ from symacct.smallest import holds_at
 from symacct.symbols import symbol
 from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
+from symacct.tracing.special import Guards, Special, equals, special
 
-Guards = Sequence[tuple[Any, str, bool]]
-Special = dict[str, frozenset[int]]
-_LARGEST = 4  # the largest size that a guard is tried at
 _SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 2, 10
 _WINNERS = 2
 _TRIES = 6  # points, at some of which a model may refuse to run
@@ -45,37 +44,25 @@ def bounded(
     if not source.dims:
         return graph
     domain = Domain(tuple(source.dims), graph.assumptions)
-    limits = Limits(graph, domain, run, special(guards), depths).found(equals(guards))
+    limits = Limits(graph, domain, run, _of_kept(source, graph.mode, graph.device), special(guards), depths, equals(guards))
     return replace(graph, limits=limits, measured=partial(_measured, source, graph.mode, graph.device))
+
+
+def _of_kept(source: ModelSource, mode: str, device: str) -> Callable[[Mapping[str, int]], Trace]:
+    """Runs without the optimizer's step, each point once."""
+    runs: dict[tuple[tuple[str, int], ...], Trace] = {}
+
+    def run(sizes: Mapping[str, int]) -> Trace:
+        at = tuple(sorted(sizes.items()))
+        if at not in runs:
+            runs[at] = trace_concrete(source, mode, device, dict(sizes), stepped=False)
+        return runs[at]
+
+    return run
 
 
 def _measured(source: ModelSource, mode: str, device: str, sizes: Mapping[str, int]) -> dict[str, int]:
     return amounts(trace_concrete(source, mode, device, dict(sizes)))
-
-
-def special(guards: Guards) -> Special:
-    """Sizes other than 1 at which a guard `x ≠ 1` of the run is false, such as T = 2 of `T - 1`, by their name."""
-    found: dict[str, set[int]] = {}
-    for guard, _, _ in guards:
-        if isinstance(guard, sp.Ne) and len(guard.free_symbols) == 1:
-            (size,) = guard.free_symbols
-            for number in range(2, _LARGEST + 1):
-                if _at(guard, size, number) is sp.false:
-                    found.setdefault(size.name, set()).add(number)
-    return {name: frozenset(numbers) for name, numbers in found.items()}
-
-
-def _at(guard: Any, size: sp.Symbol, number: int) -> Any:
-    try:
-        return guard.xreplace({size: sp.Integer(number)})
-    except ZeroDivisionError:  # a head of d // h channels where d < h: no model runs there
-        return None
-
-
-def equals(guards: Guards) -> list[tuple[str, str]]:
-    """Pairs of sizes that the run took for unequal."""
-    pairs = {tuple(sorted(side.name for side in g.args)) for g, _, _ in guards if isinstance(g, sp.Ne) and all(a.is_Symbol for a in g.args)}
-    return sorted((one, other) for one, other in pairs)
 
 
 def amounts(trace: Trace) -> dict[str, int]:
@@ -88,17 +75,21 @@ def amounts(trace: Trace) -> dict[str, int]:
     return {key: int(value) for key, value in found.items() if not getattr(value, "free_symbols", ())}
 
 
-@dataclass
-class Limits:
-    """The comparison of one graph with runs. `depths` are the sizes that ops repeat by, as the runs shall take them."""
+@dataclass(eq=False)
+class Limits(Sequence[Limit]):
+    """The limits of one graph, found by runs when they are asked for. `depths` are the sizes that ops repeat by, as the
+    runs shall take them; `kept` runs a step without its optimizer."""
 
     graph: Graph
     domain: Domain
     run: Callable[[Mapping[str, int]], Trace]
+    kept: Callable[[Mapping[str, int]], Trace]
     special: Special
     depths: Mapping[str, int]
+    equal: Sequence[tuple[str, str]] = ()
     forms: dict[str, list[sp.Expr]] = field(default_factory=dict)
-    _usual: tuple[Any, ...] | None = None
+    _usual: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+    _of: dict[Any, list[Limit]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.graph.kept is not None:
@@ -106,21 +97,83 @@ class Limits:
         if self.graph.peak:
             self.forms[PEAK] = [live for _, live in self.graph.peak]
 
-    def found(self, equal: Sequence[tuple[str, str]] = ()) -> tuple[Limit, ...]:
-        """The limits of the graph's formulas."""
-        free = [name for name in self.domain.names if name not in self.depths]
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == tuple(other)
+
+    @cached_property
+    def _all(self) -> tuple[Limit, ...]:
+        found = [limit for name in self.depths for limit in self._of_depth(name)]
+        for name in self._alone:
+            for number in self._numbers_of(name):
+                found += self._of_size(name, number)
+        return (*found, *self._of_others(), *self._of_pairs())
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
+        """Those limits that these sizes meet."""
+        found = [limit for name in self.depths if sizes.get(name) == 1 for limit in self._of_depth(name)]
+        for name in self._alone:
+            if sizes.get(name) in self._numbers_of(name):
+                found += self._of_size(name, sizes[name])
+        special = [name for name in self._free if sizes.get(name) in self._numbers_of(name)]
+        if len(special) > 1 or set(special) - set(self._alone):
+            found += self._of_others()
+        if any(one in sizes and sizes[one] == sizes.get(other) for one, other in self._pairs):
+            found += self._of_pairs()
+        numbers = _numbers(sizes)
+        return tuple(limit for limit in found if limit.met(numbers))
+
+    @cached_property
+    def _free(self) -> list[str]:
+        return [name for name in self.domain.names if name not in self.depths]
+
+    @cached_property
+    def _alone(self) -> list[str]:
+        """The sizes of inputs, each of which is tried by itself."""
         given = {s.name for place in self.graph.sources("input") for out in place.node.outputs for size in out.shape for s in size.free_symbols}
-        alone = [name for name in free if name in given]
-        made = [Limit(SAVED, _one(name), None) for name in self.depths if self._differing({name: 1}, [SAVED])]
-        for name in alone:
-            for number in (1, *sorted(self.special.get(name, ()))):
-                made += [Limit(key, _one(name, number), self._more(key, {name: number})) for key in self._differing({name: number})]
-        failing = {str(limit.where.lhs) for limit in made if limit.where.rhs == 1}
-        made += self._among([name for name in free if name not in failing])
-        pairs = [pair for pair in equal if not set(pair) & set(self.depths)]
-        for pair in pairs if pairs and self._differing(_equal(pairs), few=1) else ():
-            made += [Limit(key, sp.Eq(*map(symbol, pair), evaluate=False), None) for key in self._differing(_equal([pair]), few=1)]
-        return tuple(made)
+        return [name for name in self._free if name in given]
+
+    @cached_property
+    def _pairs(self) -> list[tuple[str, str]]:
+        return [pair for pair in self.equal if not set(pair) & set(self.depths)]
+
+    def _numbers_of(self, name: str) -> list[int]:
+        return [1, *sorted(self.special.get(name, ()))]
+
+    def _of_depth(self, name: str) -> list[Limit]:
+        return self._once(name, lambda: [Limit(SAVED, _one(name), None) for _ in self._differing({name: 1}, [SAVED])])
+
+    def _of_size(self, name: str, number: int) -> list[Limit]:
+        fixed = {name: number}
+        return self._once(
+            (name, number), lambda: [Limit(key, _one(name, number), self._more(key, fixed)) for key in self._differing(fixed)]
+        )
+
+    def _of_others(self) -> list[Limit]:
+        """Those of sizes at which the formulas hold by themselves."""
+        return self._once("others", lambda: self._among([n for n in self._free if n not in self._alone or not self._of_size(n, 1)]))
+
+    def _of_pairs(self) -> list[Limit]:
+        return self._once("pairs", self._equal_pairs)
+
+    def _equal_pairs(self) -> list[Limit]:
+        if not self._pairs or not self._differing(_equal(self._pairs), few=1):
+            return []
+        return [
+            Limit(key, sp.Eq(*map(symbol, pair), evaluate=False), None)
+            for pair in self._pairs
+            for key in self._differing(_equal([pair]), few=1)
+        ]
+
+    def _once(self, of: Any, find: Callable[[], list[Limit]]) -> list[Limit]:
+        if of not in self._of:
+            self._of[of] = find()
+        return self._of[of]
 
     def _among(self, names: Sequence[str]) -> list[Limit]:
         """Those of sizes of 1, or of the least that there may be: halves of the names are tried where all differ."""
@@ -153,14 +206,14 @@ class Limits:
         """Those of the keys whose formulas are not right in runs with these sizes: in one if storages are born, kept
         and freed there as elsewhere, else in one of a few, for a peak may lie at many places."""
         found: set[str] = set()
-        tried = 0
+        keys, tried = set(keys), 0
         for point in islice(self._points(fixed), _TRIES):
             try:
                 found |= {key for key, lacking in self._lacking(point, keys).items() if lacking}
             except SymacctError:  # the model's own code refuses these sizes
                 continue
             tried += 1
-            if not found and self._alike(point):
+            if not found and self._alike(point, keys):
                 return []
             if tried == few:
                 break
@@ -190,15 +243,19 @@ class Limits:
                 met.add(largest)
                 yield point
 
-    def _alike(self, point: Mapping[str, int]) -> bool:
+    def _alike(self, point: Mapping[str, int], keys: Container[str]) -> bool:
         """Whether a run there makes, keeps and frees the storages that one at generic sizes does, op by op."""
-        if self._usual is None:
-            self._usual = ()
+        run = self._run(keys)
+        if run not in self._usual:
+            self._usual[run] = ()
             for usual in islice(self._points({name: point[name] for name in self.depths}), _TRIES):
                 with suppress(SymacctError):
-                    self._usual = _lives(self.run(usual))
+                    self._usual[run] = _lives(run(usual))
                     break
-        return _lives(self.run(point)) == self._usual
+        return _lives(run(point)) == self._usual[run]
+
+    def _run(self, keys: Container[str]) -> Callable[[Mapping[str, int]], Trace]:
+        return self.run if PEAK in keys else self.kept
 
     def _more(self, key: str, fixed: Mapping[str, int]) -> sp.Expr | None:
         """What a formula lacks at these sizes, as an expression in the others, if few runs tell; of a peak none does."""
@@ -223,12 +280,14 @@ class Limits:
                 return sp.Integer(values[0])
         return lift(rows, values, free) if values else None
 
-    def _lacking(self, point: Mapping[str, int], keys: Iterable[str]) -> dict[str, int]:
+    def _lacking(self, point: Mapping[str, int], keys: Container[str]) -> dict[str, int]:
         """What each formula lacks in a run at these sizes; one that is no number here is left out."""
-        seen = amounts(self.run(point))
+        seen = amounts(self._run(keys)(point))
         numbers = {symbol(name): sp.Integer(value) for name, value in point.items()}
         found = {}
-        for key in set(keys) & set(self.forms) & set(seen):
+        for key in self.forms.keys() & seen.keys():
+            if key not in keys:
+                continue
             forms = self.forms[key]
             values = [form.xreplace(numbers).doit() for form in forms]
             if all(v.is_Integer for v in values) and (key != PEAK or holds_at(self.graph, point)):

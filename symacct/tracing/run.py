@@ -36,26 +36,29 @@ def trace_symbolic(source: ModelSource, mode: str, device: str, fixed: dict[str,
     return trace
 
 
-def trace_concrete(source: ModelSource, mode: str, device: str, sizes: dict[str, int], first: bool = False) -> Trace:
+def trace_concrete(
+    source: ModelSource, mode: str, device: str, sizes: dict[str, int], first: bool = False, stepped: bool = True
+) -> Trace:
     """Run once at these numbers, on fake tensors: the same ops, no data, no arithmetic.
 
     The step is a steady one, with the optimizer's state in place; with `first` it is the first, which makes that state.
+    A step that is not `stepped` ends where the optimizer's begins.
 
     A ready model (no named sizes) whose ops depend on its data runs on a copy with the data it came with.
     """
     trace = Trace(dict(sizes))
     try:
-        _run(source, mode, device, trace, FakeTensorMode(allow_non_fake_inputs=True), first)
+        _run(source, mode, device, trace, FakeTensorMode(allow_non_fake_inputs=True), first, stepped)
         return trace
     except ModelFileError as error:
         if not private.is_data_dependent(error.__cause__):
             raise
     trace = Trace(dict(sizes))
     if not sizes:
-        _run(source, mode, device, trace, None, first)
+        _run(source, mode, device, trace, None, first, stepped)
         return trace
     known = SymbolicSizes(dict(sizes), sizes)
-    _run(source, mode, device, trace, known.fake_mode(), first)
+    _run(source, mode, device, trace, known.fake_mode(), first, stepped)
     _settle(trace, known)
     return trace
 
@@ -121,7 +124,7 @@ def _line_of(error: BaseException) -> str:
     return line
 
 
-def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None, first: bool = False) -> None:
+def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None, first: bool = False, stepped: bool = True) -> None:
     source = inference.in_mode(source, mode)
     holder: list[Recorder] = []
     built: dict[int, str] = {}
@@ -141,7 +144,7 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         model.train(mode == TRAINING)
         recorder = Recorder(trace, model, device, built)
         holder.append(recorder)
-        optimizer = _prepared_optimizer(source, model, recorder, first) if mode == TRAINING else None
+        optimizer = _prepared_optimizer(source, model, recorder, first) if mode == TRAINING and stepped else None
         cache = _cache(source, model, mode, trace.sizes, fake)
         if source.accumulated and mode == TRAINING:
             _micro_step(source, model, fake, device, trace.sizes)
