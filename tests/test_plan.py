@@ -370,6 +370,7 @@ def test_a_plan_of_decoding():
     assert served.least.throughput == 4 * 64 / seconds  # each card serves a batch of its own
     assert served.seconds == 10**9 / 5000  # at the rate that is measured
     assert served.least.cost(2) == Fraction(2, 3600) * seconds / 64 * 10**6
+    assert served.cost(2) == Fraction(4 * 2 * 10**6, 3600 * 5000)  # 200 s of 4 cards at 2 an hour
     # 5000 tokens a second on 4 cards: 5000/64 passes, each reading the least bytes
     assert served.mbu == Fraction(5000, 64) * served.least.bytes / (4 * device("h100").bandwidth)
     assert served.mfu == Fraction(5000, 64) * truth["flops.forward"] / (4 * H100)

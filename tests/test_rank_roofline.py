@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
 import pytest
+import sympy as sp
 
 from symacct.account import Ledger
 from symacct.cli import main
@@ -13,6 +15,7 @@ from symacct.conventions import convention
 from symacct.devices import card
 from symacct.evaluation import evaluate
 from symacct.parallel import rank, read_degrees
+from symacct.parallel.own_experts import of_own_experts
 from symacct.parallel.staged import on_stage
 from symacct.plan.rank_roofline import slowest
 from symacct.plan.roofline import roofline
@@ -116,3 +119,51 @@ def test_the_command_says_what_part_is_shown(capsys):
     said = capsys.readouterr().err
     for part in ("1/2 of the elements, as zero=1", "one of the 2 micro-batches", "last stage"):
         assert part in said
+
+
+EXPERTS = {**SIZES, "E": 4, "k": 2}
+ROUTED = 3 * EXPERTS["L"] * EXPERTS["E"] * EXPERTS["d"] * EXPERTS["f"]  # gate, up and down of each expert
+
+
+def of_experts(text, optimizer):
+    made = rank(graph_of("mixtral"), read_degrees(text), EXPERTS)
+    ran = slowest(made, Ledger(graph_of("mixtral")), CARD, EXPERTS | made.numbers, None)
+    return ran, [b for b in ran.found.unfused.bounds if (b.kernel.last.phase == "optimizer") == optimizer]
+
+
+# Each weight of an expert is read in forward and for its input's gradient, and its gradient is written: three
+# times 4 bytes; half of the experts are elsewhere. The optimizer moves 21 tensors for each, as above.
+def test_a_rank_moves_the_weights_of_its_own_experts():
+    for optimizer, times in ((False, 3), (True, 21)):
+        (_, whole), (ran, own) = of_experts("dp=2", optimizer), of_experts("dp=2,ep=2", optimizer)
+        less = sum(b.bytes for b in whole) - sum(b.bytes for b in own)
+        assert 0 <= times * 4 * ROUTED // 2 - less <= 4  # the number that is added to counts of steps
+        assert sum(b.product for b in whole) == sum(b.product for b in own)
+        assert not [text for text in ran.said if "expert" in text]
+
+
+def test_what_reads_a_part_of_a_weight_is_said():
+    ledger = Ledger(graph_of("mixtral"))
+    made, sure = of_own_experts(ledger, sp.Integer(2))
+    at = next(k for k, e in enumerate(ledger.entries) if made.entries[k].read != e.read)
+    entries = list(ledger.entries)
+    entries[at] = replace(entries[at], read=entries[at].read / 3)
+    ledger.__dict__["entries"] = tuple(entries)
+    again, unsure = of_own_experts(ledger, sp.Integer(2))
+    assert sure and not unsure and again.entries[at] == entries[at]
+
+
+def test_zero_divides_the_steps_of_experts_once():
+    """Of 4 ranks two hold the same experts: a rank steps a quarter of these as of all other weights."""
+    (_, whole), (_, own) = of_experts("dp=4", True), of_experts("dp=4,zero=1,ep=2", True)
+    assert [b.bytes for b in own] == [-(-b.bytes // 4) for b in whole]
+
+
+def test_flops_of_the_optimizer_are_those_of_the_ranks_own_experts():
+    counted = convention(None, count="all")
+
+    def of_rank(text):
+        made = rank(graph_of("mixtral"), read_degrees(text), EXPERTS, counted)
+        return evaluate(made.flops["flops.optimizer"], EXPERTS | made.numbers)
+
+    assert of_rank("dp=2") - of_rank("dp=2,ep=2") == 14 * ROUTED // 2

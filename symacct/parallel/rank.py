@@ -29,6 +29,7 @@ from symacct.parallel.holdings import (
     one_tower,
     stands,
 )
+from symacct.parallel.own_experts import of_own_experts
 from symacct.parallel.peak import Peaks
 from symacct.parallel.pipeline import Stage, bubble, stages
 from symacct.parallel.proposal import Plan, propose
@@ -124,7 +125,7 @@ def rank(
     example |= {symbol(n): sp.Integer(v) for n, v in {**(sizes or {}), **numbers}.items()}
     conditions = [*local.assumptions, *_more_conditions(local, degrees, names)]
     return Rank(
-        local, degrees, names, numbers, shares, _flops(Ledger(local, convention), shares, degrees, p, passes, example, replicas),
+        local, degrees, names, numbers, shares, _flops(Ledger(local, convention), shares, degrees, p, passes, example, replicas, spread),
         _traffic(local, held, degrees, names, passes, shares, example), tuple(dict.fromkeys(conditions)), plan,
         bubble(p, m, v if degrees.interleave > 1 else ONE) if degrees.stages > 1 else sp.Integer(0), remarks(local, degrees, names),
     )
@@ -197,13 +198,17 @@ def _kept(graph: Graph, stage: Stage, degrees: Degrees) -> tuple[Expr | None, Ex
 
 
 def _flops(
-    ledger: Ledger, shares: tuple[Share, ...], degrees: Degrees, p: Expr, passes: Expr, example: Mapping[sp.Symbol, Expr], replicas: Expr
+    ledger: Ledger, shares: tuple[Share, ...], degrees: Degrees, p: Expr, passes: Expr, example: Mapping[sp.Symbol, Expr], replicas: Expr,
+    spread: Expr,
 ) -> dict[str, Expr]:
     """FLOPs of a step on the rank that has most: with the layers, what stands before or after them, the larger one.
 
     The optimizer's are those of the rank's own parameters, of which ZeRO has each replica step its part.
     """
     found = {key: value for key, value in ledger.formulas.items() if key.startswith("flops.")}
+    if degrees.experts > 1 and not degrees.zero and found.get("flops.optimizer", 0) != 0:
+        ledger, _ = of_own_experts(ledger, replicas / spread)
+        found["flops.optimizer"] = ledger.flops_formulas()["flops.optimizer"]
     once = lambda key: 1 / (replicas if degrees.zero else ONE) if key == "flops.optimizer" else passes  # noqa: E731
     if degrees.stages == 1:
         return {key: sp.expand(value * once(key)) for key, value in found.items()}

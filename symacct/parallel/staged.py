@@ -22,7 +22,7 @@ def on_stage(ledger: Ledger, stage: Stage) -> Ledger:
     graph = ledger.graph
     here = {INSIDE, *([BEFORE] if stage.before else []), *([AFTER] if stage.after else [])}
     labels = {h.label for h in holdings(graph) if here & set(h.where)}
-    stepped = _Stepped(graph, labels)
+    stepped = Stepped(graph, labels)
     items = tuple(item for item in map(stepped.item, graph.items) if item is not None)
     places = stands(graph)
     made = Ledger(replace(graph, items=items), ledger.convention, ledger.allow_unknown)
@@ -32,8 +32,8 @@ def on_stage(ledger: Ledger, stage: Stage) -> Ledger:
     return made
 
 
-class _Stepped:
-    """A walk that leaves of the optimizer's ops what they do with some parameters."""
+class Stepped:
+    """A walk that leaves of the optimizer's ops what they do with some parameters, and with none."""
 
     def __init__(self, graph: Graph, labels: set[str]) -> None:
         self.labels = labels

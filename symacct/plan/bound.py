@@ -28,7 +28,7 @@ class Bound:
 
     `memory` is None without a bandwidth, `links` without a figure for them or for an undivided step.
     `merged` says that element-wise chains move bytes once, as the roofline has it; else every op does.
-    `unsure` says that memory is from above: with ep a rank's ledger reads the weights of all experts.
+    `unsure` says that memory is from above: with ep some op of a rank's ledger reads all experts.
     """
 
     compute: Fraction
@@ -64,10 +64,10 @@ def bound(plan: Plan, roof: Roofline | None = None) -> Bound | None:
     times = question.accumulate if rank is None else 1
     work = plan.case.per_flop * times * evaluate(plan.case.under(flops[key]), plan.sizes)
     compute = Fraction(work) / question.card.peak(plan.precision)
-    memory = None
+    memory, unsure = None, False
     if question.card.bandwidth is not None:
-        memory = moving(_moved(plan, rank, roof), question.card.bandwidth)
-    unsure = rank is not None and rank.degrees.experts > 1
+        moved, unsure = _moved(plan, rank, roof)
+        memory = moving(moved, question.card.bandwidth)
     return Bound(compute, memory, _waited(plan, compute), roof is not None, unsure)
 
 
@@ -83,15 +83,20 @@ def _waited(plan: Plan, compute: Fraction) -> Fraction | None:
     return Fraction(waited(seconds, compute))
 
 
-def _moved(plan: Plan, rank: Rank | None, roof: Roofline | None) -> Number:
-    """Bytes read and written in a step: of each micro-batch, and of the optimizer's step on a rank's part."""
+def _moved(plan: Plan, rank: Rank | None, roof: Roofline | None) -> tuple[Number, bool]:
+    """Bytes read and written in a step: of each micro-batch, and of the optimizer's step on a rank's part.
+
+    And whether that is from above.
+    """
     passes = plan.question.accumulate if rank is None else rank.degrees.micro_batches
     if roof is not None:
-        return sum(b.bytes * (1 if b.kernel.last.phase == _OPTIMIZER else passes) for b in roof.fused.bounds)
+        found = roof.fused.bounds
+        moved = sum(b.bytes * (1 if b.kernel.last.phase == _OPTIMIZER else passes) for b in found)
+        return moved, rank is not None and not staged(rank, plan.case.ledger, plan.sizes)[2]
     assert rank is not None
-    ledgers, sizes = staged(rank, plan.case.ledger, plan.sizes)
-    each = (_of_stage(ledger, passes, spread_of(rank.degrees)) for ledger in ledgers.values())
-    return max(evaluate(formula, sizes) for formula in each)
+    ledgers, sizes, sure = staged(rank, plan.case.ledger, plan.sizes)
+    formulas = [_of_stage(ledger, passes, spread_of(rank.degrees)) for ledger in ledgers.values()]
+    return max(evaluate(formula, sizes) for formula in formulas), not sure
 
 
 def _of_stage(ledger: Ledger, passes: int, spread: int) -> Expr:

@@ -13,8 +13,8 @@ from sympy import Expr
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.plan.question import Case, Question, passes_a_second
-from symacct.plan.serving import Pass, cache_bytes, moving, picked, weights_read
-from symacct.plan.training_time import each_step, samples_of, tokens_of, utilisation
+from symacct.plan.serving import MILLION, Pass, cache_bytes, moving, picked, weights_read
+from symacct.plan.training_time import HOUR, each_step, samples_of, tokens_of, utilisation
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Served:
     """A pass at the least bytes, and at those of every op run alone, as traced.
 
     `cache` are the bytes of the cache that it leaves, `experts` how many of a layer's are read on average.
-    `seconds` is the time of what was asked to be served, at a measured rate if there is one; `mfu` and `mbu`
-    the shares of peak and bandwidth of that rate.
+    `rate` is a measured one, in tokens a second of all `cards`. `seconds` is the time of what was asked to be
+    served, at that rate if there is one; `mfu` and `mbu` are its shares of peak and bandwidth.
     """
 
     least: Pass
@@ -33,6 +33,16 @@ class Served:
     seconds: Fraction | None = None
     mfu: Fraction | None = None
     mbu: Fraction | None = None
+    rate: Fraction | None = None
+    cards: int = 1
+
+    def cost(self, price: Number) -> Fraction:
+        """Of a million tokens, in the unit of `price`, that of a card for an hour: at the measured rate if there
+        is one, else at the least time.
+        """
+        if self.rate is None:
+            return self.least.cost(price)
+        return Fraction(price) * self.cards / self.rate / HOUR * MILLION
 
 
 def serve(case: Case, question: Question, precision: str) -> Served:
@@ -55,11 +65,11 @@ def serve(case: Case, question: Question, precision: str) -> Served:
     moved = evaluate(formulas["bytes.read"], sizes) + evaluate(formulas["bytes.written"], sizes)
     least = made(read + evaluate(cache, sizes))
     mfu, mbu = _measured(question, least) if question.rate is not None else (None, None)
-    rate = least.throughput
+    rate = None
     if question.rate is not None:
-        rate = passes_a_second(question, int(least.tokens)) * least.tokens
-    seconds = question.amount / rate if question.amount is not None else None
-    return Served(least, made(moved), cache, experts, seconds, mfu, mbu)
+        rate = passes_a_second(question, int(least.tokens)) * Fraction(least.tokens)
+    seconds = question.amount / (rate or least.throughput) if question.amount is not None else None
+    return Served(least, made(moved), cache, experts, seconds, mfu, mbu, rate, question.cards)
 
 
 def _refused(case: Case, question: Question) -> None:

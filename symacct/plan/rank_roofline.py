@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import sympy as sp
+
 from symacct.account import Ledger
 from symacct.devices import Device
 from symacct.parallel import Degrees, Rank
 from symacct.parallel.holdings import depth_of
+from symacct.parallel.own_experts import of_own_experts
 from symacct.parallel.staged import on_stage
 from symacct.plan.roofline import Roofline, roofline
 
@@ -30,7 +33,7 @@ def slowest(
     ranks is outside. Raises what `roofline` raises.
     """
     degrees, said = rank.degrees, []
-    ledgers, sizes = staged(rank, ledger, sizes)
+    ledgers, sizes, sure = staged(rank, ledger, sizes)
     spread = spread_of(degrees)
     if spread > 1:
         said.append(
@@ -41,8 +44,8 @@ def slowest(
         said.append(
             f"the roofline is of one of the {degrees.micro_batches} micro-batches, and the optimizer's step"
         )
-    if degrees.experts > 1:
-        said.append("ep is not in the roofline: it reads the weights of all experts, and steps those of all")
+    if not sure:
+        said.append("ops that read parts of experts' weights read those of all experts in the roofline")
     made = {name: roofline(own, card, sizes, precision, spread) for name, own in ledgers.items()}
     name = max(made, key=lambda name: made[name].fused.seconds)
     if degrees.stages > 1:
@@ -56,11 +59,20 @@ def spread_of(degrees: Degrees) -> int:
     return degrees.data * degrees.context if degrees.zero else 1
 
 
-def staged(rank: Rank, ledger: Ledger, sizes: Mapping[str, int]) -> tuple[dict[str, Ledger], dict[str, int]]:
-    """The ledger of one micro-batch on each kind of stage, and the sizes that its formulas are at."""
+def staged(
+    rank: Rank, ledger: Ledger, sizes: Mapping[str, int]
+) -> tuple[dict[str, Ledger], dict[str, int], bool]:
+    """The ledger of one micro-batch on each kind of stage, the sizes that its formulas are at, and whether
+    its ops read the weights of a rank's own experts alone.
+    """
     whole = Ledger(rank.graph, ledger.convention, ledger.allow_unknown)
     sizes = {name: sizes[name] for name in rank.graph.symbols}
-    if rank.degrees.stages == 1:
-        return {rank.shares[0].stage.name: whole}, sizes
-    sizes[depth_of(rank.graph)] //= rank.degrees.stages
-    return {share.stage.name: on_stage(whole, share.stage) for share in rank.shares}, sizes
+    made = {rank.shares[0].stage.name: whole}
+    if rank.degrees.stages > 1:
+        sizes[depth_of(rank.graph)] //= rank.degrees.stages
+        made = {share.stage.name: on_stage(whole, share.stage) for share in rank.shares}
+    if rank.degrees.experts == 1:
+        return made, sizes, True
+    parts = sp.Integer(rank.degrees.experts)
+    own = {name: of_own_experts(each, parts, not rank.degrees.zero) for name, each in made.items()}
+    return {name: each for name, (each, _) in own.items()}, sizes, all(sure for _, sure in own.values())

@@ -155,6 +155,8 @@ def _serving(plan: Plan) -> dict[str, Any]:
         "seconds": found.seconds,
         "mfu": found.mfu,
         "bandwidth_used": found.mbu,
+        "tokens_per_second": found.rate,
+        "cost_of_a_million": found.cost(question.price) if question.price and found.rate else None,
     }
     return made | {key: _number(value) for key, value in rest.items() if value is not None}
 

@@ -145,16 +145,17 @@ def serving(plan: Plan, answer: Answer) -> Grid:
         ("FLOPs", f"= {text(answer.terms(answer.formulas['flops.forward']))}", flops(int(least.flops)))
     )
     bound = "arithmetic" if least.limit == "compute" else "memory"
-    rows.append(
-        ("latency at least", f"= max(bytes/bandwidth, FLOPs/peak), bound by {bound}", duration(least.seconds))
-    )
+    reached = "peak" if question.mfu is None else f"(peak·{percent(question.mfu)})"
+    how = f"= max(bytes/bandwidth, FLOPs/{reached}), bound by {bound}"
+    rows.append(("latency at least", how, duration(least.seconds)))
     rows.append(("", "its bytes alone", duration(least.moving)))
     rows.append(("", "its FLOPs alone", duration(least.computing)))
     number = f"{grouped(least.replicas)}·" if least.replicas > 1 else ""
     said = f"= {number}{spelled(Fraction(least.tokens))} {unit}/latency"
     rows.append(("throughput", said, f"{digits(least.throughput)}/s"))
     if question.price is not None:
-        rows.append(("cost", f"of a million {unit}", digits(least.cost(question.price))))
+        how = "" if found.rate is None else " at the measured rate"
+        rows.append(("cost", f"of a million {unit}{how}", digits(found.cost(question.price))))
     if found.seconds is not None and question.amount is not None:
         by = "throughput" if question.rate is None else "measured rate"
         rows.append((f"time for {spelled(question.amount)}", f"= {unit}/{by}", duration(found.seconds)))
