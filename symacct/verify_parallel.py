@@ -3,8 +3,8 @@ process group.
 
 Tensor and sequence parallelism against `parallelize_module`, ZeRO 3 against `fully_shard`, over data and
 context ranks, context parallelism against torch's ring attention, experts against its all_to_all, pipelines
-against the schedules and the frontend of `torch.distributed.pipelining`. Shards are those of tensor-parallel
-ranks where there are such.
+against the schedules and the frontend of `torch.distributed.pipelining`, and stages cut by hand where other
+ranks divide them. Shards are those of tensor-parallel ranks where there are such.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from symacct.verify_context import context_checks
 from symacct.verify_experts import expert_checks
 from symacct.verify_findings import Findings
 from symacct.verify_sharded import pipeline_checks, sharded_checks
+from symacct.verify_stage_ranks import sharded_stage_checks, tensor_stage_checks
 from symacct.verify_stages import stage_checks
 from symacct.verify_tensor import tensor_checks
 
@@ -45,6 +46,14 @@ def parallel_checks(source: ModelSource, graph: Graph, degrees: Degrees, seed: i
             degrees.stages > 1 and degrees.interleave == 1,
             lambda: stage_checks(source, graph, degrees, found, seed),
         ),
+        "pp with tp": (
+            min(degrees.stages, degrees.tensor) > 1,
+            lambda: tensor_stage_checks(source, graph, degrees, found, seed),
+        ),
+        "pp with zero=3": (
+            degrees.zero == 3 and min(degrees.stages, degrees.data * degrees.context) > 1,
+            lambda: sharded_stage_checks(source, graph, degrees, found, seed),
+        ),
     }
     asked = {axis: compare for axis, (wanted, compare) in axes.items() if wanted}
     for axis, compare in asked.items():
@@ -70,8 +79,5 @@ def _unasked(degrees: Degrees) -> Iterator[str]:
         yield "cp and ep are each compared alone, without the other axes"
     if degrees.data > 1 and degrees.zero < 3:
         yield "dp is compared at zero=3 only, where fully_shard does it"
-    if degrees.stages > 1 and (degrees.tensor > 1 or degrees.data > 1):
-        yield (
-            "pipelines are compared alone, the other axes without them: nothing tests their product but sums "
-            "by place"
-        )
+    if degrees.stages > 1 and degrees.tensor > 1 and degrees.zero == 3:
+        yield "of pp, tp and zero=3 two at a time are compared, not all three"

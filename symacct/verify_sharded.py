@@ -49,9 +49,9 @@ def sharded_checks(
     for _, example in models_at(source, graph, source.dims, found, seed):
         plain = degrees.tensor == 1 or _unsayable(graph, together, example.model, found)
         share = share or rank(graph, alone if plain else together)
-        for point, real in models_at(source, _even(share), _degrees(share), found, seed):
+        for point, real in models_at(source, even(share), _degrees(share), found, seed):
             units = units_of(share.graph)
-            shards = torch_ranks.Shards(_modules(real.model, units), share.degrees.data, source.optimizer)
+            shards = torch_ranks.Shards(modules_of(real.model, units), share.degrees.data, source.optimizer)
             tensors = None
             if share.plan:
                 dim = sequence_dim(graph, share.graph) if degrees.sequence else None
@@ -73,7 +73,7 @@ def _unsayable(graph: Graph, degrees: Degrees, model: nn.Module, found: Findings
     return bool(unsayable)
 
 
-def _even(share: Rank) -> Graph:
+def even(share: Rank) -> Graph:
     """The rank's graph with the further condition that every parameter has a multiple of the ranks' number of
     rows.
     """
@@ -95,7 +95,7 @@ def _degrees(share: Rank) -> dict[str, int]:
     }
 
 
-def _modules(model: nn.Module, units: Sequence[Unit]) -> list[tuple[str, ...]]:
+def modules_of(model: nn.Module, units: Sequence[Unit]) -> list[tuple[str, ...]]:
     """The modules that torch is to gather as one, for each unit: those of the same number under its prefixes, or those
     that make up a block.
     """

@@ -281,6 +281,12 @@ def _handed_on(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names:
     return rows
 
 
+def among_replicas(found: Rank, share: Share) -> list[Traffic]:
+    """What replicas of one stage send each other in a step."""
+    passes = found.names.of["m"] if found.degrees.micro_batches > 1 else ONE
+    return _summed(found.graph, holdings(found.graph), found.degrees, found.names, passes, share)
+
+
 def _summed(graph: Graph, held: tuple[Holding, ...], degrees: Degrees, names: Names, passes: Expr, share: Share) -> list[Traffic]:
     """What replicas of a stage send each other; experts that are spread are on fewer of them."""
     replicas, spread = _groups(degrees, names)
@@ -331,4 +337,4 @@ def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assum
     return found
 
 
-__all__ = ["AXES", "Rank", "Share", "rank"]
+__all__ = ["AXES", "Rank", "Share", "among_replicas", "rank"]
