@@ -6,8 +6,9 @@ Sizes are sympy expressions in a symbolic run and plain integers in a concrete o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from typing import Any
 
 _ENDING = re.compile(r"\d+(?=\.|$)")
@@ -99,6 +100,24 @@ class Trace:
     kept: set[int] = field(default_factory=set)
     calls: dict[int, Any] = field(default_factory=dict)
     ends: Ends = field(default_factory=dict)
+
+    def drop(self, gone: Sequence[bool]) -> None:
+        """Take out these records; deaths and calls are known by the number of their record."""
+        left = [0, *accumulate(not g for g in gone)]
+        self.deaths[:] = [(left[at], storage) for at, storage in self.deaths]
+        self.calls = {left[at]: call for at, call in self.calls.items() if not gone[at]}
+        self.records[:] = [r for r, g in zip(self.records, gone, strict=True) if not g]
+
+    def cut(self, count: int) -> list[Record]:
+        """Take out the records made last; what died meanwhile died before."""
+        left = len(self.records) - count
+        for at in range(left, len(self.records)):
+            self.calls.pop(at, None)
+        late = sum(1 for _ in takewhile(lambda death: death[0] > left, reversed(self.deaths)))
+        if late:
+            self.deaths[-late:] = [(left, storage) for _, storage in self.deaths[-late:]]
+        taken, self.records[left:] = self.records[left:], []
+        return taken
 
 
 def template(path: str) -> str:

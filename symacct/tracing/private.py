@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import sympy as sp
 import torch
@@ -186,6 +187,17 @@ def running_node() -> Any:
     return torch._C._current_autograd_node()
 
 
+def before_backward(call: Callable[[list[Any]], None]) -> Any:
+    """A block in which `call` is given the nodes that a backward pass starts from, before it does."""
+    run = torch.autograd._engine_run_backward
+
+    def told(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        call([output.grad_fn if isinstance(output, torch.Tensor) else output.node for output in outputs])
+        return run(outputs, *args, **kwargs)
+
+    return mock.patch.object(torch.autograd, "_engine_run_backward", told)
+
+
 def in_backward() -> bool:
     """Whether this thread runs inside a backward pass."""
     return torch._C._current_graph_task_id() != -1
@@ -223,11 +235,9 @@ def no_dispatch_modes() -> Any:
     return torch.utils._python_dispatch._disable_current_modes()
 
 
-@contextlib.contextmanager
-def autocast_left_out() -> Iterator[None]:
-    """Ops of the block meet no autocasting of CPU tensors."""
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
-        yield
+def autocast_left_out() -> Any:
+    """A block whose ops meet no autocasting of CPU tensors."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
 
 
 @functools.cache

@@ -7,10 +7,9 @@ one strong reference would make autograd clone gradients.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,6 +23,8 @@ from symacct.tracing import private
 from symacct.tracing.held import Held
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import expression_of
+from symacct.tracing.regenerated import Regenerated
+from symacct.tracing.results import bytes_of, positions
 from symacct.tracing.shape_functions import result_of
 from symacct.tracing.statistics import STATISTICS
 
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):
         self._owner: dict[int, str] = {}
         self._forward_of: dict[int, tuple[str, str]] = {}
         self._schemas: dict[Any, tuple[str, tuple[str, ...]]] = {}
+        self._regenerated = Regenerated(self)
 
     # What the recorder is told
 
@@ -67,7 +69,7 @@ class Recorder(TorchDispatchMode):
         entered = torch_module.register_module_forward_pre_hook(self._enter)
         left = torch_module.register_module_forward_hook(self._leave, always_call=True)
         try:
-            with self:
+            with self, private.before_backward(self._differentiated):
                 yield
         finally:
             entered.remove()
@@ -108,13 +110,8 @@ class Recorder(TorchDispatchMode):
 
     def forget_states(self, names: set[str]) -> None:
         """Call after backward: a parameter that has no gradient has no state but what the optimizer was built with."""
-        old = self.trace.records
-        late = (r.op == "state" and EARLY not in r.notes for r in old)
-        gone = [made and r.name.rpartition(".")[0] in names for made, r in zip(late, old, strict=True)]
-        left = [0, *accumulate(not g for g in gone)]  # deaths and calls are known by the number of their record
-        self.trace.deaths[:] = [(left[at], storage) for at, storage in self.trace.deaths]
-        self.trace.calls = {left[at]: call for at, call in self.trace.calls.items() if not gone[at]}
-        old[:] = [r for r, forgotten in zip(old, gone, strict=True) if not forgotten]
+        late = (r.op == "state" and EARLY not in r.notes for r in self.trace.records)
+        self.trace.drop([made and r.name.rpartition(".")[0] in names for made, r in zip(late, self.trace.records, strict=True)])
 
     def owns(self, tensor: torch.Tensor, module: str) -> None:
         """Attribute what the optimizer does to this tensor's storage to a module."""
@@ -171,6 +168,7 @@ class Recorder(TorchDispatchMode):
             return list(args[0].shape)
         if op.startswith(("prim.", "profiler.")) or op in _SKIPPED:
             return func(*args, **kwargs)
+        self._forget(self._regenerated.gone(func.is_view, args[0] if args else None))
         arguments = tuple((name, self._argument(value)) for name, value in zip(names, args, strict=False))
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
@@ -181,11 +179,24 @@ class Recorder(TorchDispatchMode):
             self._lifted(args[0], result)
         outputs = tuple(self._outputs(result))
         self.trace.records.append(Record(op, arguments, outputs, phase, module, source))
-        self.trace.calls[len(self.trace.records) - 1] = (func, _positions(result))
+        self.trace.calls[len(self.trace.records) - 1] = (func, positions(result))
+        if func.is_view:
+            self._regenerated.made(op, args[0], result)
         if phase == "optimizer":
             for out in outputs:
                 self._owner.setdefault(out.storage, module)
         return result
+
+    def _forget(self, views: list[tuple[int, Record]]) -> None:
+        """These views never were. The node before theirs is of the op that they were made for."""
+        for number, view in views:
+            self._in_storage[view.outputs[0].storage].remove(view.outputs[0])
+            self._forward_of.setdefault(number - 1, (view.module, view.source))
+
+    def _differentiated(self, nodes: Iterable[Any]) -> None:
+        """Backward starts from these nodes now."""
+        self._forget(self._regenerated.gone(False, None))
+        self._regenerated.replace(nodes)
 
     def _place(self, arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, str]:
         """Phase, module path and source line of the call about to be made."""
@@ -277,7 +288,7 @@ class Recorder(TorchDispatchMode):
         number = self._alive.get(key)
         if number is None:
             number = self._alive[key] = len(self.trace.storages)
-            self.trace.storages[number] = _bytes(tensor)
+            self.trace.storages[number] = bytes_of(tensor)
             self._watchers[number] = weakref.ref(storage, lambda _, key=key, number=number: self._died(key, number))  # type: ignore[misc]
         return number
 
@@ -333,18 +344,3 @@ def standing_at(modules: list[str], line: str) -> Iterator[None]:
         yield
     finally:
         recorder.modules, recorder.line = before, ""
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    """Bytes of a new storage: those of the tensor that it was made for. Padding that a kernel adds is left out."""
-    total = tensor.element_size()
-    for size in tensor.shape:
-        total = total * expression_of(size)
-    return total
-
-
-def _positions(result: Any) -> tuple[int, ...] | None:
-    """Which parts of a result are tensors; None when the result is one tensor itself."""
-    if isinstance(result, (list, tuple)):
-        return tuple(k for k, part in enumerate(result) if isinstance(part, torch.Tensor))
-    return None if isinstance(result, torch.Tensor) else ()
