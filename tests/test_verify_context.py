@@ -70,6 +70,17 @@ def test_what_torch_s_ring_sends_by_hand(method, ranks):
     assert k.grad.shape == k.shape
 
 
+def test_gradients_travel_in_float32():
+    """Keys and values of 2·1·1·6·8 numbers in 16 bits; their gradients' two hops are in 32."""
+    given = tuple(torch.randn(1, 1, 6, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    seen, _ = ring_rank(OneAttention(), given, None, 2, 1, "allgather")
+    assert [(s.kind, s.payload) for s in seen.sent if s.phase == "backward"] == [
+        ("all_gather", 2 * 2 * 96),
+        ("all_to_all", 4 * 96),
+        ("all_to_all", 4 * 96),
+    ]
+
+
 def test_ranks_with_both_ends_do_alike():
     """12 tokens as pieces of 3: rank 0 has 0-2 and 9-11, rank 1 3-8; 39 of the 78 pairs each, by hand."""
     pairs = []
