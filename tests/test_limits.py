@@ -106,7 +106,7 @@ def test_a_loss_that_does_not_shift_has_no_such_sizes():
 def test_spellings_of_cross_entropy_are_verified_by_real_runs(loss):
     source = model_source("the model", dims=DIMS, model=model, inputs=inputs, loss=loss)
     found = verify(source, device="cpu", points=2, lifting=False)
-    assert found.verified, [check for check in found.failures]
+    assert found.verified, found.failures
     kept = [check.point for check in found.checks if check.quantity == "bytes.saved"]
     assert {1} <= {point["B"] for point in kept} and {1} <= {point["T"] for point in kept}
 
@@ -139,3 +139,36 @@ def test_a_verdict_says_where_the_derived_formula_itself_is_another():
     fixed = ledger(shifted).check(f"bytes.saved = {to_text(formula)}", given=["B = 4"])
     assert not [text for text in fixed.exceptions if "B = 1" in text]
     assert not ledger(shifted).check("params.total = 2*V*d + V").exceptions
+
+
+class Read(nn.Module):
+    """Reads each of T positions after each of L layers: `x[:, t].reshape(-1)` copies, but not of one sequence."""
+
+    def __init__(self, L, d):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(L))
+
+    def forward(self, x):
+        total = 0
+        for layer in self.layers:
+            x = layer(x)
+            for t in range(x.shape[1]):
+                row = x[:, t].reshape(-1)
+                total = total + (row * row).sum()
+        return total
+
+
+def test_what_a_batch_of_one_keeps_is_told_in_two_depths():
+    made = symacct.derive(
+        model=Read,
+        inputs=lambda B, T, d: torch.randn(B, T, d),
+        dims={"B": 2, "T": 3, "L": 2, "d": 4},
+        loss=lambda total: total,
+        device="cpu",
+    )
+    for T, L in [(3, 2), (9, 2), (4, 7)]:
+        module, x = Read(L, 5), torch.randn(1, T, 5)
+        kept = saved_bytes(module, lambda total: total, module, x)[0]
+        assert made.at(B=1, T=T, L=L, d=5)["bytes.saved"] == kept
+    told = {limit.text: limit.more for limit in made.graph.limits if limit.key == "bytes.saved"}
+    assert str(told["B = 1"]) == "-4*L*T*d + 4*T*d"  # all but the last layer's output is kept anyway

@@ -264,7 +264,8 @@ class Limits(Sequence[Limit]):
         rows: list[dict[sp.Symbol, int]] = []
         values: list[int] = []
         for number, point in enumerate(islice(self._points(fixed), _MANY)):
-            deeper = {name: value + number // _FEW for name, value in point.items() if name in self.depths}
+            # each depth grows at its own pace, else T·L is no other than L² + 3·L
+            deeper = {name: point[name] + number // (_FEW * pace) for pace, name in enumerate(self.depths, 1) if name in point}
             point = point | (deeper if self.domain.holds(point | deeper) else {})
             try:
                 lacking = self._lacking(point, [key]).get(key)
