@@ -212,3 +212,34 @@ def test_nothing_is_supposed_where_the_claim_leaves_no_size():
     assert (found.verdict, found.conditions) == ("refuted", ())
     assert any("derived = 2 × claim" in note for note in found.notes)
     assert sp.expand(sum(term.term for term in found.terms) - found.difference) == 0
+
+
+# A term that the model does not have belongs to what has its rarest size, or nowhere.
+
+
+def test_a_head_at_each_patch_is_told_with_the_head():
+    # examples/vit.py gives only the class token to the head, and nothing else knows of C classes.
+    layers = "2BL(n^2+1)(4d^2+2df) + 4BL(n^2+1)^2 d"
+    found = check("vit", f"forward = {layers} + 6Bn^2p^2d + 2BCd(n^2+1)")
+    assert [(term.module, term.term) for term in found.terms] == [("head", parse("-2*B*C*d*n**2"))]
+
+
+def test_a_product_that_no_place_could_make_is_told_with_none():
+    # examples/bert.py ends in its pooler: the vocabulary is looked up, never multiplied with.
+    found = check("bert", "forward = 24BLTd^2 + 4BLT^2 d + 2Bd^2 + 2BTVd", given=["f = 4*d"])
+    (extra,) = found.terms
+    assert (extra.module, extra.meaning) == ("", "no place of the model costs this")
+    (batch,) = check("gpt2", "params = Vd + Td + L(4d^2 + 2df + 9d + f) + 2d + 2Bd").terms
+    assert batch.meaning == "no place of the model costs this"  # no weight has a batch
+
+
+def test_all_that_may_have_been_left_out_is_named():
+    # 4·L·d of examples/gpt.py: the bias of up, or both norms (2d each), or qkv's bias (3d) and proj's (d).
+    found = check("gpt2", "params = V d + T d + L (12 d^2 + 9 d) + 2 d", given=["f = 4*d"])
+    lacking = {"mlp.up": 4, "ln1": 2, "ln2": 2, "attn.qkv": 3, "attn.proj": 1}
+    told = {name: sum(t.term for t in found.terms if t.module == name) for name in places(found)}
+    assert told == {f"blocks.*.{name}": many * parse("L*d") for name, many in lacking.items()}
+    assert all(term.meaning.startswith("one of these") for term in found.terms)
+    assert any("together with blocks.*.ln2: blocks.*.ln1.bias" in term.meaning for term in found.terms)
+    (bias,) = check("gpt2", "params = V d + T d + L(4d^2 + 2df + 9d) + 2 d").terms
+    assert (bias.module, bias.term) == ("blocks.*.mlp.up", parse("L*f"))

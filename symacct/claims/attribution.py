@@ -14,6 +14,7 @@ from symacct.claims.parts import Part
 from symacct.claims.verdict import Term
 from symacct.report.readable import shown
 
+Held = tuple[Part, Expr]  # a part, and its number of a monomial
 _MOST_PAIRS = 40
 _NEAR = 2  # in how many powers a term may differ from one that the model has
 
@@ -107,7 +108,7 @@ class Attribution:
         if added:
             return [
                 Term(_share(left, n, len(added)) * body, kind, p.module, p.op, p.where, p.meaning)
-                for p, n in _fitting(left, added)
+                for p, n in dict.fromkeys(member for way in _fitting(left, added) for member in way)
             ]
         notes: dict[Part, str] = {}
         if instead is not None and left > 0:
@@ -119,13 +120,14 @@ class Attribution:
             notes = {
                 part: f"{taken}the model has {_spelled(sp.S.One, other)} here; " for part, other, _ in near
             }
-        chosen = _fitting(left, holding)
+        alternatives = _fitting(left, holding)
+        chosen = list(dict.fromkeys(member for way in alternatives for member in way))
         whole = chosen in _by_op(holding) or all(number == abs(left) for _, number in chosen)
         if len(self.derived) == 1 and body.is_number and not whole:
             chosen = []  # of all sizes known: any place fits
         if not chosen:
             return [Term(left * body, kind, "", "", "", "no place of the model costs this")]
-        one_of = "one of these: " if len(chosen) > 1 and self._alternatives(left, chosen) else ""
+        open_ = len(chosen) > 1 and self._alternatives(left, chosen)
         return [
             Term(
                 _share(left, number, len(chosen)) * body,
@@ -133,22 +135,22 @@ class Attribution:
                 p.module,
                 p.op,
                 p.where,
-                f"{one_of}{notes.get(p, '')}{p.meaning}",
+                f"{_one_of(p, alternatives) if open_ else ''}{notes.get(p, '')}{p.meaning}",
             )
             for p, number in chosen
         ]
 
-    def _holding(self, body: Expr) -> list[tuple[Part, Expr]]:
+    def _holding(self, body: Expr) -> list[Held]:
         return [(part, terms[body]) for part, terms in self.parts if body in terms]
 
-    def _alternatives(self, left: Expr, chosen: Sequence[tuple[Part, Expr]]) -> bool:
+    def _alternatives(self, left: Expr, chosen: Sequence[Held]) -> bool:
         return abs(sum(number for _, number in chosen)) != abs(left)
 
     def _nearest(self, body: Expr, left: Expr) -> list[tuple[Part, Expr, Expr]]:
         """The parts whose terms differ least from a term that the model does not have, and those terms.
 
         First what gives as many values, as a bias would; then what a usual relation takes for it, then what
-        has all its sizes, then what is wrong itself.
+        has its rarest sizes, then all of them, then what is wrong itself. None if it has a size of no part.
         """
         every = [(p, other, number) for p, terms in self.parts for other, number in terms.items()]
         wide_as = [
@@ -160,18 +162,29 @@ class Attribution:
             alike = [row for row in every if self.like(row[1], wide) == self.like(body, False)]
             if alike and (wide or sum(number for _, _, number in alike) >= left):
                 return alike
-        ranks = [
-            (_distance(body, other), _lacking(body, other), self._left(other) == 0) for _, other, _ in every
+        holders = {s: sum(s in part.sizes for part, _ in self.parts) for s in body.free_symbols}
+        rare = {s for s, many in holders.items() if many == min(holders.values())}
+        every = [
+            row for row in every if _distance(body, row[1]) <= _NEAR and (not rare or rare & row[0].sizes)
         ]
-        least = min(ranks, default=(_NEAR + 1,))
-        if least[0] > _NEAR:
+        if 0 in holders.values() or not every:
             return []
-        found = {row[0]: row for row, rank in zip(every, ranks, strict=True) if rank == least}
+        ranks = [
+            (
+                len(rare - part.sizes),
+                len(body.free_symbols - part.sizes),
+                _distance(body, other),
+                _lacking(body, other),
+                self._left(other) == 0,
+            )
+            for part, other, _ in every
+        ]
+        found = {row[0]: row for row, rank in zip(every, ranks, strict=True) if rank == min(ranks)}
         return list(found.values())
 
 
-def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Part, Expr]]:
-    """The parts that may account for the difference, all that fit alike: whole, in part, in pairs.
+def _fitting(left: Expr, holding: Sequence[Held]) -> list[list[Held]]:
+    """The ways in which parts may account for the difference: whole, alone or together; in part; in pairs.
 
     Of what is missing, a place can lack no more than it costs; what is too much may be a place counted twice.
     A place is a part, a module, or modules of one name but for a number, as `ln1` and `ln2`.
@@ -180,39 +193,55 @@ def _fitting(left: Expr, holding: Sequence[tuple[Part, Expr]]) -> list[tuple[Par
     if left < 0:
         ways = [lambda n: n == -left, lambda n: 2 * n == -left, lambda n: n == -2 * left]
     for fits in ways:
-        alone = [(p, n) for p, n in holding if fits(n)]
-        if alone:
-            return alone
-        together = [group for group in _groups(holding) if fits(sum(n for _, n in group))]
-        if together and fits is ways[0]:
-            return [member for group in together for member in group]
+        alone = [[(p, n)] for p, n in holding if fits(n)]
+        if fits is not ways[0]:
+            if alone:
+                return alone
+            continue
+        together = [group for group in _groups(holding, left > 0) if fits(sum(n for _, n in group))]
+        if alone or together:
+            return alone + together
         of_one_op = [group for group in _by_op(holding) if fits(sum(n for _, n in group))]
-        if of_one_op and fits is ways[0]:
-            return of_one_op[0]
+        if of_one_op:
+            return of_one_op[:1]
     if len(holding) <= _MOST_PAIRS:
-        pairs = [pair for pair in combinations(holding, 2) if pair[0][1] + pair[1][1] == abs(left)]
+        pairs = [list(pair) for pair in combinations(holding, 2) if pair[0][1] + pair[1][1] == abs(left)]
         if pairs:
-            return list(dict.fromkeys(member for pair in pairs for member in pair))
-    return list(holding)
+            return pairs
+    return [list(holding)]
 
 
-def _groups(holding: Sequence[tuple[Part, Expr]]) -> list[list[tuple[Part, Expr]]]:
-    """The parts of each module, and of modules that only numbers tell apart, two parts or more."""
-    found: dict[str, list[tuple[Part, Expr]]] = {}
+def _one_of(part: Part, alternatives: Sequence[Sequence[Held]]) -> str:
+    """That a place is one of several that fit, and with which others only together."""
+    mine = [[p for p, _ in way] for way in alternatives if part in (p for p, _ in way)]
+    if len(mine) != 1 or len(mine[0]) == 1 or len(alternatives) == 1:
+        return "one of these: "
+    others = dict.fromkeys(p.module for p in mine[0] if p.module != part.module) or [part.module]
+    return f"one of these, together with {', '.join(others)}: "
+
+
+def _groups(holding: Sequence[Held], nested: bool) -> list[list[Held]]:
+    """The parts of each module, and of modules that only numbers tell apart, two parts or more.
+
+    `nested`: with those of modules inside it, as is left out together but hardly counted twice.
+    """
+    found: dict[str, list[Held]] = {}
     for part, number in holding:
         alike = re.sub(r"[0-9]+", "#", part.module)
-        for name in dict.fromkeys((part.module, part.module.rstrip("0123456789"), alike)):
+        path = part.module.split(".")
+        around = (".".join(path[:end]) for end in range(len(path), 0 if nested else len(path) - 1, -1))
+        for name in dict.fromkeys((*around, part.module.rstrip("0123456789"), alike)):
             found.setdefault(name, []).append((part, number))
-    sizes: dict[tuple[Part, ...], list[tuple[Part, Expr]]] = {}
+    sizes: dict[tuple[Part, ...], list[Held]] = {}
     for group in found.values():
         if len(group) > 1:
             sizes.setdefault(tuple(part for part, _ in group), group)
     return list(sizes.values())
 
 
-def _by_op(holding: Sequence[tuple[Part, Expr]]) -> list[list[tuple[Part, Expr]]]:
+def _by_op(holding: Sequence[Held]) -> list[list[Held]]:
     """The parts of each op that several places run: a counter that does not know it misses all of them."""
-    found: dict[str, list[tuple[Part, Expr]]] = {}
+    found: dict[str, list[Held]] = {}
     for part, number in holding:
         found.setdefault(part.op, []).append((part, number))
     return [group for op, group in found.items() if op.startswith("aten.") and len(group) > 1]

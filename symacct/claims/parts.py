@@ -34,7 +34,8 @@ _SOURCES = {
 class Part:
     """A summand of a formula and where it comes from. Alike places are one part.
 
-    `made` is how many values come out of the place: of a weight, in one application of it.
+    `made` is how many values come out of the place: of a weight, in one application of it. `sizes` are those
+    of its cost, of its shape and of the loops around it.
     """
 
     module: str
@@ -43,6 +44,7 @@ class Part:
     meaning: str
     value: Expr
     made: Expr = sp.S.Zero
+    sizes: frozenset[sp.Symbol] = frozenset()
 
 
 def parts_of(ledger: Ledger, key: str) -> list[Part]:
@@ -55,7 +57,8 @@ def parts_of(ledger: Ledger, key: str) -> list[Part]:
     made = []
     for members in grouped.values():
         ops = ", ".join(dict.fromkeys(p.op for p in members))
-        made.append(replace(members[0], op=ops, value=add(p.value for p in members)))
+        sizes = frozenset[sp.Symbol]().union(*(p.sizes for p in members))
+        made.append(replace(members[0], op=ops, value=add(p.value for p in members), sizes=sizes))
     return made
 
 
@@ -131,16 +134,24 @@ def _at(place: Placed, value: Expr) -> Part:
     rule = find(node.op)
     out = node.outputs[0].numel if node.outputs else sp.S.Zero
     law = rule.law if rule else "no rule"
-    return Part(node.module, node.op, node.source, law, value, sp.expand(total_over(out, place.loops)))
+    made = sp.expand(total_over(out, place.loops))
+    return Part(node.module, node.op, node.source, law, value, made, _sizes(place, value, *node.outputs))
+
+
+def _sizes(place: Placed, value: Expr, *shown: Tensor) -> frozenset[sp.Symbol]:
+    """The sizes that a place has to do with."""
+    told = [value, *(size for out in shown for size in out.shape), *(loop.count for loop in place.loops)]
+    return frozenset(size for expr in told for size in expr.free_symbols)
 
 
 def _saved(ledger: Ledger, kept: Mapping[str, Expr]) -> Iterator[Part]:
     makers = {out.value: place for place in ledger.graph.placed() for out in place.node.outputs}
     words = {"input": "an input", "buffer": "a buffer", "constant": "a tensor of the model"}
     for name, size in kept.items():
-        node = makers[name].node
+        place, node = makers[name], makers[name].node
         what = f"{words.get(node.op, 'its output')}, kept for backward"
-        yield Part(node.module, node.op, node.source, what, size)
+        sizes = _sizes(place, size, *node.outputs)
+        yield Part(node.module, node.op, node.source, what, size, sizes=sizes)
 
 
 def idle_parts(ledger: Ledger) -> list[Part]:
@@ -160,4 +171,5 @@ def _tensor(place: Placed, out: Tensor, in_bytes: bool) -> Part:
         f"{node.label or node.op}, {shape}",
         sp.expand(total_over(size, place.loops)),
         sp.expand(total_over(out.shape[0], place.loops)) if len(out.shape) == 2 else sp.S.Zero,
+        _sizes(place, size, out),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy as sp
 from sympy import Expr
 
@@ -68,10 +70,12 @@ def _parts(setting: Setting, case: Case) -> Weighed:
     stands = {stand: key for stand, key in claim.keys.items() if stand in claim.left.free_symbols}
     stands |= {stand: "params.total" for stand in claim.counts if stand in claim.left.free_symbols}
     left = sp.expand(claim.left)
+    known = setting.relations(case.supposed).replaced
     found = []
     for stand, key in stands.items():
         factor = claim.side(left.coeff(stand, 1), case.ledger.formulas, setting.counts, case.choice)
         for part in parts_of(case.ledger, key):
             value = setting.under(part.value * factor, case.supposed)
-            found.append((part, coefficients(value)))
+            sizes = frozenset(size for name in part.sizes for size in known.get(name, name).free_symbols)
+            found.append((replace(part, sizes=sizes), coefficients(value)))
     return found
