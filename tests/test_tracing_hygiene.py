@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -270,13 +271,15 @@ print(dumps(ledger.graph), {key: to_text(value) for key, value in ledger.formula
 
 
 def test_deriving_twice_gives_the_same_bytes():
+    """Sizes of 1, which take many runs, are among the bytes of the next test."""
+
     def once():
         ledger = symacct.derive(
             model=lambda V, L, d, h, f: LanguageModel(V, L, d, h, f, "einsum"),
             inputs=lambda B, T, V: torch.randint(V, (B, T)),
             dims={"B": 2, "T": 5, "V": 11, "L": 2, "d": 16, "h": 4, "f": 24},
         )
-        return dumps(ledger.graph), {key: str(value) for key, value in ledger.formulas.items()}
+        return dumps(replace(ledger.graph, limits=())), {key: str(value) for key, value in ledger.formulas.items()}
 
     assert once() == once()
 

@@ -245,14 +245,15 @@ class Limits(Sequence[Limit]):
 
     def _alike(self, point: Mapping[str, int], keys: Container[str]) -> bool:
         """Whether a run there makes, keeps and frees the storages that one at generic sizes does, op by op."""
-        run = self._run(keys)
-        if run not in self._usual:
-            self._usual[run] = ()
-            for usual in islice(self._points({name: point[name] for name in self.depths}), _TRIES):
+        run, depths = self._run(keys), {name: point[name] for name in self.depths}
+        kind = (run, *depths.values())
+        if kind not in self._usual:
+            self._usual[kind] = ()
+            for usual in islice(self._points(depths), _TRIES):
                 with suppress(SymacctError):
-                    self._usual[run] = _lives(run(usual))
+                    self._usual[kind] = _lives(run(usual))
                     break
-        return _lives(run(point)) == self._usual[run]
+        return _lives(run(point)) == self._usual[kind]
 
     def _run(self, keys: Container[str]) -> Callable[[Mapping[str, int]], Trace]:
         return self.run if PEAK in keys else self.kept
