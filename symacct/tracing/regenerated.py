@@ -124,16 +124,14 @@ def _stretches(chain: list[_Seen]) -> Iterator[_Stretch]:
 
 
 def _as_strided_backward(gradient: torch.Tensor, base: Layout, view: Layout) -> torch.Tensor:
-    """The ops of torch's function of this name (FunctionsManual.cpp). It takes no symbols where elements
-    overlap."""
+    """The ops of torch's function of this name (FunctionsManual.cpp), which takes no symbols where elements
+    overlap. Torch leaves out dimensions of 1: a view more, which would make other ops of some sizes."""
     sizes, strides = list[Any](), list[Any]()
     for k, size, stride in reversed(list(zip(range(len(view[0])), *view[:2], strict=True))):
         if size == 0:
             return torch.zeros(tuple(base[0]), dtype=gradient.dtype, device=gradient.device)
-        if size == 1:
-            gradient = gradient.squeeze(k)
-        elif stride == 0:
-            gradient = gradient.sum(k)
+        if stride == 0:
+            gradient = gradient.squeeze(k) if size == 1 else gradient.sum(k)
         else:
             sizes, strides = [size, *sizes], [stride, *strides]
     shared = min(base[2], view[2])
@@ -156,7 +154,8 @@ def _extent(layout: Layout) -> Any:
 def _overlaps(layout: Layout) -> bool:
     """Whether two elements may lie at one place, as torch's `_maybe_overlapping_memory` judges."""
     reach: Any = 0
-    for stride, size in sorted(zip(layout[1], layout[0], strict=True), key=lambda pair: pair[0]):
+    steps = [(stride, size) for size, stride in zip(*layout[:2], strict=True) if size != 1]
+    for stride, size in sorted(steps, key=lambda step: step[0]):
         if stride <= reach:
             return True
         reach += stride * (size - 1)
