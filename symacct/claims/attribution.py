@@ -164,10 +164,11 @@ class Attribution:
                 return alike
         holders = {s: sum(s in part.sizes for part, _ in self.parts) for s in body.free_symbols}
         rare = {s for s, many in holders.items() if many == min(holders.values())}
-        every = [
-            row for row in every if _distance(body, row[1]) <= _NEAR and (not rare or rare & row[0].sizes)
-        ]
-        if 0 in holders.values() or not every:
+        if 0 in holders.values() and len({part.module for part, _ in self.parts}) > 1:
+            return []
+        alone = not rare or 0 in holders.values()  # one module is the place of all, as a cache is
+        every = [row for row in every if _distance(body, row[1]) <= _NEAR and (alone or rare & row[0].sizes)]
+        if not every:
             return []
         ranks = [
             (

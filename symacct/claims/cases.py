@@ -38,6 +38,13 @@ _USUAL = {
     "k = E": "k",
 }
 _SWITCHES = ("unit", "count", "attention", "backward")
+_UNUSUAL = {("backward", "once")}  # only a convention by name counts so
+# How many forwards a convention makes of each, where it makes a backward of that many.
+_PASSES: Mapping[str, Callable[[int], int]] = {
+    "flops.forward": lambda times: 1,
+    "flops.backward": lambda times: times,
+    "flops.step": lambda times: times + 1,
+}
 
 
 @dataclass(frozen=True)
@@ -217,7 +224,28 @@ class Setting:
         return Case(self.ledger, self.ledger.convention.params)
 
     def readings(self) -> Iterator[Case]:
-        """Other readings, those that change least first."""
+        """Other readings, those that change least first; none whose convention is what the claim says."""
+        return (case for case in self._readings() if not self.defines(case))
+
+    @property
+    def doubled(self) -> Case:
+        """The claim with a backward of twice the forward."""
+        made = replace(self.ledger.convention, name="", backward="twice")
+        return self._switched(made, ("backward = twice",))
+
+    def defines(self, case: Case) -> bool:
+        """Whether a reading's convention says what the claim does: what a backward is, for any forward."""
+        times, spoken = case.ledger.convention.forwards, set(self.claim.keys.values())
+        if times is None or self.claim.counts or not spoken <= {*_PASSES, "flops.hardware"}:
+            return False
+        formulas, forward = case.ledger.formulas, sp.Dummy("forward", positive=True)
+        told: dict[str, Expr] = {key: number(times) * forward for key, number in _PASSES.items()}
+        if "flops.hardware" in spoken:
+            told["flops.hardware"] = told["flops.step"] + formulas["flops.hardware"] - formulas["flops.step"]
+        left, right = (self.claim.side(s, told, {}, "") for s in (self.claim.left, self.claim.right))
+        return canonical(left - right) == 0
+
+    def _readings(self) -> Iterator[Case]:
         choices = (
             [c for c in MEANINGS if c != self.base.choice and c in self.counts]
             if self.claim.speaks_of_n
@@ -249,7 +277,8 @@ class Setting:
     def _conventions(self) -> Iterator[tuple[Convention, tuple[str, ...]]]:
         """One switch changed, then two."""
         now = self.ledger.convention
-        changes = [(s, v) for s in _SWITCHES for v in CHOICES[s] if v != getattr(now, s)]
+        tried = [(s, v) for s in _SWITCHES for v in CHOICES[s] if (s, v) not in _UNUSUAL]
+        changes = [(s, v) for s, v in tried if v != getattr(now, s)]
         switched = lambda **change: replace(now, name="", **change)  # noqa: E731
         yield from ((switched(**{s: v}), (f"{s} = {v}",)) for s, v in changes)
         for i, (s, v) in enumerate(changes):

@@ -15,12 +15,13 @@ from symacct.claims.attribution import coefficients
 from symacct.claims.bounds import lacking, proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
+from symacct.claims.defined import with_readings
 from symacct.claims.exceptions import with_exceptions
-from symacct.claims.leading import Regime, one_token, regions, stated, usual
+from symacct.claims.leading import Regime, leading_hint, one_token, regions, stated, usual
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
-from symacct.claims.reading import read
+from symacct.claims.reading import placed, read
 from symacct.claims.verdict import PROVED, Verdict
 from symacct.claims.witness import plain, ratio_hint, smallest, thousands
 from symacct.errors import SizeError
@@ -52,8 +53,11 @@ def check(
     names_told += meant
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
-    setting = Setting.of(ledger, read(claim, names), tuple(plain_given))
-    return with_exceptions(_Judge(setting, orders, asked.sizes, names).verdict(), setting)
+    with placed(claim):
+        setting = Setting.of(ledger, read(claim, names), tuple(plain_given))
+        stated(orders, ledger.graph, setting.relations().replaced)  # an order that cannot hold is refused
+        found = _Judge(setting, orders, asked.sizes, names).verdict()
+        return with_exceptions(with_readings(found, setting, names), setting)
 
 
 @dataclass(frozen=True)
@@ -230,11 +234,12 @@ class _Judge:
         base = min((setting.base, *supposed), key=self._differing)
         derived, claim = setting.sides(base)
         witness = self._witness(base, derived, claim)
-        hint = ratio_hint(derived, claim, self._key) or self._leading_hint(derived, claim)
+        key, graph = self._key, setting.ledger.graph
+        hint = ratio_hint(derived, claim, key) or leading_hint(derived, claim, key, graph)
         notes = [
             note
             for note in (
-                one_token(derived, claim, setting.ledger.graph) if self._key.startswith("flops") else "",
+                one_token(derived, claim, graph) if key.startswith("flops") else "",
                 hint,
                 self._nearest_form(base, claim),
                 *self._at_sizes(derived, claim),
@@ -255,17 +260,6 @@ class _Judge:
         spoken = {key for stand, key in claim.keys.items() if stand in claim.left.free_symbols}
         kinds = spoken if len(spoken) == 1 else {key.partition(".")[0] for key in spoken}
         return kinds.pop() if len(kinds) == 1 else ""
-
-    def _leading_hint(self, derived: Expr, claim: Expr) -> str:
-        """What the ratio of the leading terms says, where it is one that people get wrong."""
-        if derived == 0 or claim == 0 or any(e.has(sp.Max, sp.Min, sp.Mod) for e in (derived, claim)):
-            return ""
-        for regime in usual(self.setting.ledger.graph)[:1]:
-            (mine, top), (its, other) = regime.top(derived), regime.top(claim)
-            hint = ratio_hint(top, other, self._key) if mine == its else ""
-            if ": " in hint:
-                return f"to leading order ({regime.text}) {hint}"
-        return ""
 
     def _nearest_form(self, case: Case, claim: Expr) -> str:
         forms = self._forms(case)

@@ -17,11 +17,11 @@ MAX_LENGTH = 10_000
 _MAX_DEPTH = 32
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₐₑₕₖₗₘₙₒₚₛₜₓᵥ", "0123456789aehklmnopstxv")
-_SIGNS = dict(zip("·×⋅∙∗−–÷∕⁄≈≃[]", "*****--///==()", strict=True))
+_SIGNS = dict(zip("·×⋅∙∗−–÷∕⁄≈≃∼[]", "*****--///===()", strict=True))
 _SPELLED = {
     "*": "cdot times ast",
     "/": "div",
-    "=": "approx simeq equiv coloneqq triangleq",
+    "=": "approx simeq sim equiv coloneqq triangleq",
     "(": "lbrack lbrace {",
     ")": "rbrack rbrace }",
 }
@@ -49,6 +49,7 @@ _FONTS = {
 _STOPS = (".", ",", ";")
 _CLOSINGS = 8  # closing signs that may stand behind an equation
 _FRACTIONS = {"frac", "dfrac", "tfrac", "nicefrac"}
+_BRACES = {"underbrace": "_", "overbrace": "^"}
 _FUNCTIONS = {"max": "Max", "min": "Min"}
 _BRACKETS = {"⌊": "floor", "⌈": "ceiling", "lfloor": "floor", "lceil": "ceiling"}
 _WORD = re.compile(r"[A-Za-z]+")
@@ -56,6 +57,8 @@ _FLOAT = re.compile(r"\.[0-9]|[eE][+-]?[0-9]")
 _CLOSING = re.compile(
     r"(?:\\[\])]|\$|\\(?:end|label|tag)\s*\{[^{}]*\}|\\(?:nonumber|notag)|\\\\|\\[,;!: ])\Z"
 )
+_PRIME = re.compile(r"[′']|\^\s*(?:\\prime(?![A-Za-z])|\{\s*(?:\\prime|['′])\s*\})")
+_NUMBER_OF = re.compile(r"\\#\s*(?=[A-Za-z]{2}|\\[A-Za-z]+\s*\{\s*[A-Za-z]{2})")  # of a word: \# d may be any
 _DIGITS = re.compile(r"[0-9]+(?:,[0-9]{3})*(?![0-9])|[0-9]+")
 
 
@@ -65,7 +68,17 @@ def lexed(text: str) -> list[Token]:
         raise FormulaError(
             f"a claim of {len(text):,} characters; at most {MAX_LENGTH:,} are read\n{caret(text, MAX_LENGTH)}"
         )
-    return _Lexer(text).run(_end(text))
+    return _equated(text, _Lexer(text).run(_end(text)))
+
+
+def _equated(text: str, tokens: list[Token]) -> list[Token]:
+    """Without `~`: LaTeX's space, or where nothing else is one, the sign between the sides."""
+    waves = [at for _, word, at in tokens if word == "~"]
+    if len(waves) > 1:
+        waves = [at for at in waves if text[at - 1 : at].isspace() and text[at + 1 : at + 2].isspace()]
+    sides = len(waves) == 1 and all(word != "=" for _, word, _ in tokens)
+    kept = (("sign", "=", at) if sides and at == waves[0] else (kind, word, at) for kind, word, at in tokens)
+    return [token for token in kept if token[1] != "~"]
 
 
 def _end(text: str) -> int:
@@ -93,7 +106,10 @@ class _Lexer:
 
     def one(self) -> None:
         at, character = self.at, self.text[self.at]
-        if character.isspace() or character in "$&~":
+        if character.isspace() or character in "$&":
+            self.at += 1
+        elif character == "~":
+            self.emit("sign", "~", at)
             self.at += 1
         elif character in "0123456789":
             self.digits()
@@ -155,8 +171,7 @@ class _Lexer:
         self.subscripted(found[0], at)
 
     def subscripted(self, word: str, at: int) -> None:
-        if self.at < len(self.text) and self.text[self.at] in "′'":
-            word, self.at = word + "_prime", self.at + 1
+        word = self.primed(word)
         lowered = ""
         while (
             self.at < len(self.text)
@@ -170,8 +185,14 @@ class _Lexer:
             tail = re.sub(r"[\s,\\]+", "_", self.group(begin).strip()).replace("-", "_").strip("_")
             if not re.fullmatch(r"[A-Za-z0-9_]+", tail):
                 self.fail("a subscript is a word, as in d_ff or d_{\\text{ff}}", begin)
-            word += "_" + tail
+            word = self.primed(word + "_" + tail)
         self.emit("name", word, at)
+
+    def primed(self, word: str) -> str:
+        """The word with `_prime` behind it where a prime is written here: `N'`, `N^\\prime`."""
+        found = _PRIME.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return word + "_prime" if found else word
 
     def group(self, begin: int) -> str:
         """The text of a subscript or of an argument: `{…}`, a command with one, or a word."""
@@ -216,11 +237,16 @@ class _Lexer:
 
     def command(self) -> None:
         at = self.at
+        if (number_of := _NUMBER_OF.match(self.text, at)) is not None:
+            self.at = number_of.end()
+            return
         found = _WORD.match(self.text, at + 1)
         word = found[0] if found else self.text[at + 1 : at + 2]
         self.at = at + 1 + len(word)
         if word in _FRACTIONS:
             self.fraction(at)
+        elif word in _BRACES:
+            self.labelled(word, at)
         elif word in _FONTS:
             self.subscripted(re.sub(r"[^A-Za-z0-9._]+", "_", self.group(at)).strip("_") or "?", at)
         elif word in _FUNCTIONS:
@@ -258,6 +284,26 @@ class _Lexer:
                 self.emit("sign", closing, at)
         self.emit("sign", ")", at)
         self.depth -= 1
+
+    def labelled(self, word: str, at: int) -> None:
+        """What is written above a brace, `\\underbrace{2BTVd}_{\\text{head}}`, without the words below it."""
+        self.skip()
+        if self.text[self.at : self.at + 1] != "{":
+            self.fail(f"\\{word} takes an argument in braces", at)
+        self.emit("sign", "(", at)
+        self.argument(at)
+        self.emit("sign", ")", at)
+        begin = self.at
+        self.skip()
+        if self.text[self.at : self.at + 1] != _BRACES[word]:
+            self.at = begin
+            return
+        self.at += 1
+        self.skip()
+        if self.text[self.at : self.at + 1] == "{":
+            self.braced(begin)
+        else:
+            self.group(begin)
 
     def argument(self, at: int) -> None:
         self.skip()

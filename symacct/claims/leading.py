@@ -11,6 +11,7 @@ from sympy import Expr
 
 from symacct.claims.attribution import coefficients
 from symacct.claims.names import size_of
+from symacct.claims.witness import ratio_hint
 from symacct.domination import undominated
 from symacct.errors import SizeError
 from symacct.expressions import canonical, parse
@@ -104,7 +105,7 @@ def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Exp
 
 def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
     found = ORDER.split(text)
-    if len(found) != 2:
+    if len(found) != 2 or not all(side.strip() for side in found):
         raise SizeError(f"--given {text!r}: write one order, as in 'T << d'")
     sides = [parse(side, graph.symbols) for side in found]
     mark = ORDER.search(text)
@@ -163,6 +164,18 @@ def one_token(derived: Expr, claim: Expr, graph: Graph) -> str:
             return f"the claim is of one {noun}: {shown(times)} times as much is equal"
         if any(regime.leads(derived, whole) for regime in usual(graph)[:1]):
             return f"the claim may be of one {noun}: {shown(times)} times as much is the leading order"
+    return ""
+
+
+def leading_hint(derived: Expr, claim: Expr, key: str, graph: Graph) -> str:
+    """What the ratio of the leading terms says, where it is one that people get wrong."""
+    if derived == 0 or claim == 0 or any(e.has(sp.Max, sp.Min, sp.Mod) for e in (derived, claim)):
+        return ""
+    for regime in usual(graph)[:1]:
+        (mine, top), (its, other) = regime.top(derived), regime.top(claim)
+        hint = ratio_hint(top, other, key) if mine == its else ""
+        if ": " in hint:
+            return f"to leading order ({regime.text}) {hint}"
     return ""
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import sympy as sp
 from sympy import Expr
 
+from symacct.claims.absent import why_absent
 from symacct.claims.counted import MEANINGS, PER_TOKEN
 from symacct.errors import FormulaError, UnknownSymbol
 from symacct.expressions import parse, to_text
@@ -187,8 +188,7 @@ class Names:
         key = KEYS.get(word, word)
         if key in self.keys:
             return key
-        near = get_close_matches(key[:40], list(self.keys), 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.keys)}"
+        hint = why_absent(key, self.graph, self.keys)
         raise UnknownSymbol(f"{self.graph.target} has no formula {key[:40]!r}; {hint}\n{caret(text, at)}")
 
     def _tokens(self, text: str, at: int) -> Expr:

@@ -7,14 +7,17 @@ out where it is not true as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import sympy as sp
 from sympy import Expr
 
 from symacct.claims.latex import lexed
 from symacct.claims.names import FUNCTIONS, KEYS, Names
+from symacct.claims.owned import mistaken
 from symacct.errors import FormulaError
 from symacct.formula_reader import Token, caret, parse_tokens
 from symacct.symbols import symbol
@@ -84,6 +87,7 @@ def read(text: str, names: Names) -> Claim:
     counts = {symbol(n): str(what) for n, (kind, what) in names.held.items() if kind == "count"}
     if not any(side.free_symbols & set(keys) for side in sides) and not sides[0].free_symbols & set(counts):
         told = next((f", for --map tells {word}" for word in names.mapped if word in KEYS), "")
+        told += "".join(f"; {meant}" for meant in mistaken(names).values())
         raise FormulaError(
             f"a claim speaks of a formula, as in 'flops.step = 6*N*D'; this one names none{told}\n"
             f"{caret(text, at)}"
@@ -91,6 +95,26 @@ def read(text: str, names: Names) -> Claim:
     if keys and not sides[0].free_symbols & set(keys):
         sides.reverse()
     return Claim(text, sides[0], sides[1], keys, counts)
+
+
+@contextmanager
+def placed(text: str) -> Iterator[None]:
+    """An error that names no place of a claim gets the one where most is multiplied out: a power."""
+    try:
+        yield
+    except FormulaError as error:
+        if "\n" in str(error):
+            raise
+        tokens = lexed(text)
+        opened = next((at for _, word, at in tokens if word == "("), 0)
+        bare = [token for token in tokens if token[1] != "("]  # ^{40} is a power in brackets
+        powers = [
+            (int(word), at)
+            for (_, sign, _), (kind, word, at) in pairwise(bare)
+            if sign in ("**", "^") and kind == "number"
+        ]
+        at = max(powers, key=lambda power: power[0], default=(0, opened))[1]
+        raise FormulaError(f"{error}\n{caret(text, at)}") from error
 
 
 def _sides(text: str, tokens: list[Token]) -> tuple[list[Token], list[Token], int]:
