@@ -102,6 +102,8 @@ def test_a_letter_that_is_a_size_of_the_model_is_told_where_a_formula_may_be_mea
     assert not any("is read as" in n for n in check("vit", "forward = 2BCd + 8BL(n^2+1)d^2").notes)
     with pytest.raises(FormulaError, match=r"C is read as classes.*--map C=flops.step"):
         check("vit", "C = 6*N*B")
+    with pytest.raises(FormulaError, match=r"P is read as rows .*--map P=params\.total"):
+        check("bert", "P = 12 L d^2")
     pixels = "6 B n^2 p^2 d"  # they get no gradient
     mapped = check("vit", f"C = 3*flops.forward - {pixels}", map={"C": "flops.step"})
     assert mapped.verdict == "equal"
