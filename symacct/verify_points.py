@@ -7,7 +7,7 @@ At a degenerate one (a size of 1) torch takes shortcuts, and only totals have to
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sympy as sp
@@ -19,6 +19,7 @@ from symacct.symbols import symbol
 
 _HIGH = 9
 _PATIENCE = 250
+_CHOOSY = 60
 _DEEPEST = 4
 
 
@@ -72,6 +73,7 @@ def _points(graph: Graph, names: tuple[str, ...], seed: int, given: Mapping[str,
     rng = random.Random(seed)
     domain = Domain(names, graph.assumptions)
     repeated = [name for name in structural(graph) if name not in given]
+    shapes = {size for place in graph.placed() for out in place.node.outputs for size in out.shape if size.free_symbols and not size.is_Symbol}
     for attempt in range(400):
         fixed = {**{name: rng.randint(1, _DEEPEST) for name in repeated}, **given}
         # ever larger sizes: a model with many strides or a window has a smallest input
@@ -82,8 +84,15 @@ def _points(graph: Graph, names: tuple[str, ...], seed: int, given: Mapping[str,
             continue
         free = [value for name, value in sizes.items() if name not in fixed]
         apart = len(set(free)) == len(free) and all(value > 1 for value in free)
+        apart = apart and (attempt > _CHOOSY or not _narrow(shapes, sizes))
         if countable(graph, sizes) and (apart or attempt > _PATIENCE):
             yield Point(sizes, not given and apart)
+
+
+def _narrow(shapes: Iterable[sp.Expr], sizes: Mapping[str, int]) -> bool:
+    """Whether a dimension is 1 there, such as T - 1 at T = 2: torch's shortcuts for sizes of 1 are taken then too."""
+    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
+    return any(size.xreplace(numbers) == 1 for size in shapes)
 
 
 def _loops(items: tuple[Item, ...]) -> Iterator[Loop]:

@@ -206,7 +206,8 @@ def _go_on_alike(steps: Sequence[Step], calls: Sequence[Call], i: int, j: int) -
         return False
     for k, (step, call) in enumerate(zip(steps[i : i + window], calls[j : j + window], strict=True)):
         if not (_same_op(step, call) and step.matches(call.shapes)):
-            return k > 0 and _may_swap(step.node.op, call.op)
+            ops = (step.node.op, call.op)
+            return k > 0 and (_may_swap(*ops) or any(op in _LAYOUT for op in ops))
     return True
 
 
