@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from symacct.formula_text import to_text
 from symacct.oracles_memory import saved_bytes
 from symacct.storage import dumps, loads
 from symacct.symbols import symbol
-from symacct.tracing.model_file import model_source
+from symacct.tracing.model_file import load_model_file, model_source
 from symacct.verify import verify
 
 DIMS = {"B": 2, "T": 16, "V": 24, "d": 8}
@@ -172,3 +173,12 @@ def test_what_a_batch_of_one_keeps_is_told_in_two_depths():
         assert made.at(B=1, T=T, L=L, d=5)["bytes.saved"] == kept
     told = {limit.text: limit.more for limit in made.graph.limits if limit.key == "bytes.saved"}
     assert str(told["B = 1"]) == "-4*L*T*d + 4*T*d"  # all but the last layer's output is kept anyway
+
+
+@pytest.mark.parametrize(("T", "L"), [(5, 1), (10, 2)])
+def test_the_stored_mamba_keeps_of_one_sequence_what_a_real_run_does(T, L):
+    sizes = {"B": 1, "T": T, "V": 100, "L": L, "d": 8, "N": 4, "R": 2}
+    source = load_model_file(Path(__file__).parents[1] / "examples" / "mamba.py")
+    module, tokens = source.model(sizes), source.inputs(sizes)
+    kept = saved_bytes(module, lambda out: source.loss(out, sizes, tokens), module, tokens)[0]
+    assert symacct.derive("mamba").at(**sizes)["bytes.saved"] == kept
