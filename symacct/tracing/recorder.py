@@ -172,7 +172,7 @@ class Recorder(TorchDispatchMode):
         arguments = tuple((name, self._argument(value)) for name, value in zip(names, args, strict=False))
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
-        result = result_of(op, func, args, kwargs)
+        result = result_of(op, func, args, kwargs, self.device)
         if self.device == "cuda" and op in STATISTICS:
             result = STATISTICS[op](args, result)
         if op == "aten.lift_fresh":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from symacct.tracing.layouts import ORDERS
+from symacct.tracing.layouts import laid
 from symacct.tracing.private import FakeTensor
 
 
@@ -40,6 +40,15 @@ def attention_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     )
 
 
+def norm_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, ...] | None:
+    """Gradients of a group norm; torch's shape function wants a view that a transposed gradient has not."""
+    x, weight, mask = args[1], args[4], args[9]
+    if not isinstance(x, FakeTensor) or weight is None:
+        return None
+    shapes = (x.shape, weight.shape, weight.shape)
+    return tuple(x.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
+
+
 def elementwise_lists(op: str, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
     """The results of an elementwise op on lists of tensors; None in place. Torch's go through ones that take no symbols."""
     if op.endswith("_"):
@@ -55,16 +64,14 @@ def _listed(args: tuple[Any, ...]) -> Any:
     return next(argument for argument in args if isinstance(argument, (list, tuple)))
 
 
-def result_of(op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call gives: from one of the functions above where it has one, else from torch."""
+def result_of(op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str = "") -> Any:
+    """What a call gives: from one of the functions above where it has one, else from torch, laid as the device does."""
     if op.startswith("aten._foreach_") and op not in _REDUCING and any(isinstance(s, torch.SymInt) for t in _listed(args) for s in t.shape):
         return elementwise_lists(op, args)
     if op.startswith("aten._fused_") and op.endswith("_") and isinstance(args[0][0], FakeTensor):
         return None  # in place; some have no shape function
     made = RESULTS[op](args, kwargs) if op in RESULTS else None
-    if op in ORDERS and isinstance(args[0], FakeTensor):
-        made = ORDERS[op](args, kwargs)
-    return func(*args, **kwargs) if made is None else made
+    return laid(op, args, kwargs, func(*args, **kwargs) if made is None else made, device)
 
 
 class Shaping(TorchDispatchMode):
@@ -79,4 +86,5 @@ RESULTS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
     "aten.constant_pad_nd": padded,
     "aten.polar": polar,
     "aten._scaled_dot_product_efficient_attention_backward": attention_gradients,
+    "aten.native_group_norm_backward": norm_gradients,
 }
