@@ -15,7 +15,7 @@ from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
-from symacct.limits import holds, told
+from symacct.limits import formula_where, holds, told
 from symacct.rules import RULES, Cost, price
 from symacct.saved import saved_buffers, saved_bytes
 from symacct.symbols import symbol
@@ -100,6 +100,15 @@ class Ledger:
         """The same entries counted under another convention."""
         made = Ledger(self.graph, convention, self.allow_unknown)
         made.__dict__ |= {"entries": self.entries, "_uncounted": self._uncounted}
+        return made
+
+    def where(self, sizes: Mapping[str, int]) -> Ledger:
+        """The same ledger with kept bytes and the peak as they are at these values of some sizes (see `Graph.limits`);
+        a key of which only a run could tell is left out."""
+        params, moved = self._uncounted
+        known = {key: formula_where(self.graph, key, sizes, formula) for key, formula in moved.items() if formula is not None}
+        made = self.under(self.convention)
+        made.__dict__["_uncounted"] = (params, known)
         return made
 
     def check(

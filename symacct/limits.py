@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import sympy as sp
 
 from symacct.graph import Graph, Limit
-from symacct.smallest import holds_at
+from symacct.smallest import holds_at, unfolded_peak
 from symacct.symbols import symbol
 
 PEAK, SAVED = "bytes.peak", "bytes.saved"
@@ -41,8 +41,8 @@ def holds(graph: Graph, key: str, sizes: Mapping[str, int]) -> bool:
 def derived(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[[], int | None]) -> int | None:
     """The number that is derived for these sizes: the formula's, with what is to be added there; None for none."""
     met = limits_at(graph, key, sizes)
-    if key == PEAK and not holds_at(graph, sizes):
-        return None
+    if key == PEAK and not holds_at(graph, sizes):  # few repetitions: what the deaths say of each
+        return None if met else unfolded_peak(graph, sizes)
     if not met:
         return formula()
     more = met[0].more if len(met) == 1 else None
@@ -51,6 +51,17 @@ def derived(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[
         return None
     added = more.xreplace({symbol(name): sp.Integer(value) for name, value in sizes.items()})
     return base + int(added) if added.is_Integer else None
+
+
+def formula_where(graph: Graph, key: str, sizes: Mapping[str, int], formula: sp.Expr) -> sp.Expr | None:
+    """The formula of a key where these sizes, perhaps not all, have these values; None where only a run tells."""
+    met = limits_at(graph, key, sizes)
+    if not met:
+        return formula
+    if len(met) == 1 and met[0].more is not None:
+        return sp.expand(formula + met[0].more)
+    seen = told(graph, key, sizes, lambda: None)
+    return None if seen is None else sp.Integer(seen)
 
 
 def told(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[[], int | None]) -> int | None:

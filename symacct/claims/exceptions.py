@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from symacct.claims.cases import Setting
 from symacct.claims.verdict import PROVED, Verdict
+from symacct.errors import SizeError
 from symacct.formula_text import to_text
-from symacct.limits import PEAK
+from symacct.limits import PEAK, limits_at
 from symacct.smallest import conditions_of
+
+
+def at_values(setting: Setting, sizes: Mapping[str, int]) -> Setting:
+    """The claim about what is derived where the sizes have the values that the relations and `sizes` give them.
+
+    Raises SizeError where the claim speaks of a formula that only a run could tell there.
+    """
+    known = {name.name: int(value) for name, value in setting.relations().replaced.items() if value.is_Integer}
+    known |= sizes
+    narrowed = setting.ledger.where(known)
+    lost = sorted(set(setting.claim.keys.values()) & (setting.ledger.formulas.keys() - narrowed.formulas.keys()))
+    if lost:
+        met = dict.fromkeys(limit.text for key in lost for limit in limits_at(setting.ledger.graph, key, known))
+        raise SizeError(
+            f"where {' and '.join(met)}, {' and '.join(lost)} follows no formula: only a run there tells; give a model file "
+            "or config, not a stored graph, and --at a number for every size"
+        )
+    if narrowed.formulas == setting.ledger.formulas:
+        return setting
+    return replace(setting, ledger=narrowed, memory={})
 
 
 def with_exceptions(found: Verdict, setting: Setting) -> Verdict:
@@ -21,7 +43,8 @@ def with_exceptions(found: Verdict, setting: Setting) -> Verdict:
     told = []
     for limit in graph.limits:
         apart = setting.under(limit.where.lhs - limit.where.rhs)
-        if limit.key in keys and not (apart.is_number and apart != 0):
+        # where the relations make a limit true, the verdict is about what is derived there
+        if limit.key in keys and not apart.is_number and limit.text not in found.conditions:
             plus = None if limit.more is None else f"the derived formula plus ({to_text(limit.more)})"
             told.append(f"where {limit.text}, {limit.key} is {plus or 'another: only a run tells'}")
     if PEAK in keys:

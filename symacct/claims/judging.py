@@ -16,7 +16,7 @@ from symacct.claims.bounds import lacking, proved
 from symacct.claims.cases import Case, Setting, replaced
 from symacct.claims.counted import MEANINGS
 from symacct.claims.defined import with_readings
-from symacct.claims.exceptions import with_exceptions
+from symacct.claims.exceptions import at_values, with_exceptions
 from symacct.claims.leading import Regime, leading_hint, one_token, regions, stated, usual
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
@@ -56,6 +56,7 @@ def check(
     with placed(claim):
         setting = Setting.of(ledger, read(claim, names), tuple(plain_given))
         stated(orders, ledger.graph, setting.relations().replaced)  # an order that cannot hold is refused
+        setting = at_values(setting, {})
         found = _Judge(setting, orders, asked.sizes, names).verdict()
         return with_exceptions(with_readings(found, setting, names), setting)
 
@@ -86,7 +87,8 @@ class _Judge:
         if right.free_symbols or not spoken or not spoken <= set(self.sizes):
             return self
         given = (f"{name} = {value}" for name, value in self.sizes.items() if name in spoken)
-        return replace(self, setting=replace(self.setting, given=(*self.setting.given, *given), memory={}))
+        sized = replace(self.setting, given=(*self.setting.given, *given), memory={})
+        return replace(self, setting=at_values(sized, self.sizes))
 
     def _under(self, case: Case) -> Verdict:
         """Equal in another reading; with another count, `terms` say what differs from the asked."""
@@ -105,7 +107,7 @@ class _Judge:
         numbers = tuple(f"{n} = {v}" for n, v in self.sizes.items() if n in spoken)
         if not numbers:
             return None
-        sized = Setting(setting.ledger, setting.claim, (*setting.given, *numbers))
+        sized = at_values(Setting(setting.ledger, setting.claim, (*setting.given, *numbers)), self.sizes)
         bare = (case for case in sized.readings() if not case.supposed)
         found = next((case for case in (sized.base, *bare) if sized.holds(case)), None)
         return replace(self, setting=sized)._under(found) if found else None
