@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 import sympy as sp
@@ -14,6 +14,7 @@ from symacct.symbols import symbol
 
 SMALL = 2
 _POINTS, _SEED = 6, 4_711
+_LONGEST = 300_000  # events of a step that is unfolded
 
 
 def conditions_of(graph: Graph, structural: Sequence[str]) -> tuple[Assumption, ...]:
@@ -46,13 +47,22 @@ def _holds(graph: Graph, name: str, depth: int) -> bool:
         return True
 
 
-def _peaks_alike(graph: Graph, point: dict[str, int]) -> bool:
+def unfolded_peak(graph: Graph, sizes: Mapping[str, int], late: Collection[str] = ()) -> int | None:
+    """The most bytes alive in the step unfolded at these sizes, `late` values from where the optimizer begins; None
+    where the graph does not say when each tensor dies there, or the step is too long to unfold."""
     from symacct.unfolding import Unfolded  # imports numpy, a quarter of the time of an answer
 
-    numbers = {symbol(n): sp.Integer(v) for n, v in point.items()}
+    numbers = {symbol(n): sp.Integer(v) for n, v in sizes.items()}
+    events = sp.Add(*(sp.Mul(*(loop.count for loop in place.loops)).xreplace(numbers) for place in graph.placed()))
+    if not events.is_Integer or events > _LONGEST:
+        return None
     try:
-        real = max(Unfolded(graph, point).bytes())
+        return int(max(Unfolded(graph, sizes).bytes(late)))
     except (GraphError, SizeError):
-        return False
+        return None
+
+
+def _peaks_alike(graph: Graph, point: dict[str, int]) -> bool:
+    numbers = {symbol(n): sp.Integer(v) for n, v in point.items()}
     said = [live.xreplace(numbers) for _, live in graph.peak or ()]
-    return all(value.is_Integer for value in said) and max(said) == real
+    return all(value.is_Integer for value in said) and max(said) == unfolded_peak(graph, point)

@@ -3,7 +3,7 @@ torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,12 +98,13 @@ class Unfolded:
             raise SizeError(f"{self.graph.target}: there is no run {place[1]} of {place[0]} at these sizes")
         return self.index[place]
 
-    def bytes(self) -> list[int]:
-        """Live bytes at every event."""
+    def bytes(self, late: Collection[str] = ()) -> list[int]:
+        """Live bytes at every event. `late` are values that the optimizer makes as it begins to step."""
         change = [0] * (len(self.events) + 1)
+        stepping = next((k for k, (node, _) in enumerate(self.events) if node.phase == "optimizer"), 0)
         for life in self.lives():
             size = life.times * self._number(self.graph.storages[life.value], life.iteration)
-            change[life.start] += size
+            change[stepping if life.value in late else life.start] += size
             change[life.end + 1] -= size
         return list(np.cumsum(np.array(change[:-1], dtype=object)))
 
