@@ -182,3 +182,11 @@ def test_json(capsys):
         "where": "more while f > g",
         "crossover": {"symbol": "f", "bound": "g", "more": "above"},
     }
+
+
+def test_numbers_at_a_batch_of_one_are_those_that_each_model_has_there():
+    """Runs keep 18,964 bytes in mamba (saved_tensors_hooks) where its formula says 640 more."""
+    two = pair(Ledger(graph_of("mamba")), Ledger(graph_of("mlp")), at=["B=1,T=10,V=100,L=1,d=8,N=4,R=2,f=3,c=5"])
+    found = next(d for d in two.differences if d.key == "bytes.saved")
+    assert two.values(found)[0] == 18_964
+    assert any("bytes.saved of mamba is another where B = 1" in text for text in two.exceptions)

@@ -17,6 +17,7 @@ from symacct.domain import Domain
 from symacct.errors import SizeError
 from symacct.expressions import evaluate, parse, to_text
 from symacct.graph import Assumption
+from symacct.limits import told
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import grouped
 from symacct.report.readable import Reading, readable, reading_of, text
@@ -79,6 +80,22 @@ class Pair:
         if not {s.name for s in expr.free_symbols} <= set(self.sizes):
             return None
         return int(evaluate(expr, self.sizes))
+
+    def values(self, found: Difference) -> tuple[int | None, int | None]:
+        """Both formulas at the sizes; None where they do not suffice, or where only a run of the model would tell."""
+        mine = {name: value for name, value in self.sizes.items() if name in self.a.graph.symbols}
+        theirs = _theirs(self.b, self.mapped, self.sizes)
+        return (
+            told(self.a.graph, found.key, mine, lambda: self.number(found.a)),
+            told(self.b.graph, found.key, theirs, lambda: self.number(found.b)),
+        )
+
+    @cached_property
+    def exceptions(self) -> list[str]:
+        """Where a formula of one of them is another."""
+        keys = {found.key for found in self.differences}
+        limits = [(key, of, limit) for key in keys for of in (self.a.graph, self.b.graph) for limit in of.limits if limit.key == key]
+        return sorted({f"{key} of {of.target} is another where {limit.text}" for key, of, limit in limits})
 
 
 def pair(
@@ -191,6 +208,8 @@ def as_text(two: Pair, page: Page) -> None:
             tuple(rows),
         )
     )
+    if two.exceptions:
+        page.hanging("except", two.exceptions, _INDENT, "; ")
 
 
 def _only(names: Iterable[str], both: Collection[str]) -> list[str]:
@@ -198,7 +217,7 @@ def _only(names: Iterable[str], both: Collection[str]) -> list[str]:
 
 
 def _row(two: Pair, found: Difference) -> tuple[str, str, str, str]:
-    number = two.number(found.a), two.number(found.b)
+    number = two.values(found)
     here = grouped(number[0] - number[1]) if number[0] is not None and number[1] is not None else ""
     large = found.difference.has(sp.Max)
     return (
@@ -265,6 +284,7 @@ def as_json(two: Pair) -> str:
         "map": {name.name: to_text(told) for name, told in two.mapped.items()},
         "assumptions": [c.text for c in two.conditions] + list(two.known.texts),
         "convention": two.a.convention.as_json(),
+        "exceptions": two.exceptions,
         "differences": {found.key: _object(two, found) for found in two.differences},
     }
     return json.dumps(made, indent=2, ensure_ascii=False)
@@ -285,7 +305,7 @@ def _object(two: Pair, found: Difference) -> dict[str, Any]:
             "bound": bound(two, turn),
             "more": "above" if turn.above else "below",
         }
-    values = two.number(found.a), two.number(found.b)
+    values = two.values(found)
     if values[0] is not None and values[1] is not None:
         made["values"] = {"a": values[0], "b": values[1], "difference": values[0] - values[1]}
     return made
