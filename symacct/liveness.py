@@ -9,23 +9,27 @@ very first and the very last may be exceptions: what the one beside them hands o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
 import sympy as sp
 from sympy import Expr
 
+from symacct.domain import Domain
 from symacct.domination import undominated
-from symacct.errors import GraphError
+from symacct.errors import GraphError, TraceError
 from symacct.graph import HELD, REPETITIONS, Graph, Placed, Tensor
+from symacct.smallest import SMALL, unfolded_peak
 from symacct.symbols import symbol
 from symacct.unfolding import Life, Unfolded
 
 _FAR = 6  # repetitions from which on counts are affine: more than the exceptions at both ends of a loop
 _SEARCHED = 400
+_DEPTHS, _POINTS, _SEED = 3, 4, 8_117  # of comparisons with a step of few repetitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class Moment:
 
     node: str
     corner: tuple[int, ...]
+
+    @property
+    def beside(self) -> bool:
+        """Whether some loop is beside its ends: of few repetitions it may have none there."""
+        return not set(self.corner) <= {0, -1}
 
 
 class Timeline:
@@ -159,6 +168,13 @@ class Timeline:
                     f"{', '.join(self.structural)}"
                 )
 
+    def depths(self, name: str) -> list[int]:
+        """The least values of a structural size, above the small ones, at which its loops are whole."""
+        counts = {loop.count for p in self.graph.placed() for loop in p.loops if loop.size == name}
+        at = ({symbol(name): sp.Integer(v)} for v in range(SMALL + 1, _SEARCHED))
+        whole = (int(v) for now in at for v in now.values() if all(_whole(c.xreplace(now)) for c in counts))
+        return list(islice(whole, _DEPTHS))
+
     def _repeating(self, name: str) -> tuple[int, int]:
         """A value of a structural size at which its loops repeat often enough, and the step to the next such
         value."""
@@ -261,20 +277,61 @@ def first_step(graph: Graph) -> tuple[tuple[str, Expr], ...] | None:
         return None
 
 
+def first_step_at(graph: Graph, sizes: Mapping[str, int]) -> int | None:
+    """The peak of the first step at these sizes: its largest form, or at small depths, where the forms may not
+    hold, what lives in the step unfolded. None where it follows no rule."""
+    places = first_step(graph)
+    if places is None:
+        return None
+    if any(sizes[loop.size] <= SMALL for place in graph.placed() for loop in place.loops):
+        return unfolded_peak(graph, sizes, _late(graph))
+    return max(_at(live, sizes) for _, live in places)
+
+
 def _first_step(graph: Graph) -> tuple[tuple[str, Expr], ...]:
     line = timeline(graph)
     phases = {p.node.name: p.node.phase for p in graph.placed()}
-    late = {out.value for p in graph.sources("state") if EARLY not in p.node.notes for out in p.node.outputs}
+    late = _late(graph)
     weights = {value: sp.Integer(0) if value in late else size for value, size in graph.storages.items()}
-    before = line.candidates(weights, lambda moment: phases[moment.node] in _BEFORE)
-    found = {
-        live: moment.node
-        for moment, live in (
-            *line.candidates(among=lambda moment: phases[moment.node] == "optimizer"),
-            *before,
-        )
-    }
-    return tuple((found[live], live) for live in undominated(found))
+
+    def forms(beside: bool) -> dict[Expr, str]:
+        def among(moment: Moment, *within: str) -> bool:
+            return phases[moment.node] in within and moment.beside == beside
+
+        before = line.candidates(weights, lambda moment: among(moment, *_BEFORE))
+        stepping = line.candidates(among=lambda moment: among(moment, "optimizer"))
+        return {live: moment.node for moment, live in (*stepping, *before)}
+
+    found, beside = forms(False), forms(True)
+    seen = list(_few_repetitions(graph, line, late)) if set(beside) - set(found) else []
+    for live, node in beside.items():  # two repetitions have none beside the ends: there such a form may be too much
+        if not any(_at(live, point) > most for point, most in seen):
+            found.setdefault(live, node)
+    kept = undominated(found)
+    if any(max(_at(live, point) for live in kept) != most for point, most in seen):
+        raise GraphError(f"{graph.target}: what lives in the first step follows no rule at small depths")
+    return tuple((found[live], live) for live in kept)
+
+
+def _late(graph: Graph) -> set[str]:
+    """The state that the optimizer makes in its first step."""
+    return {out.value for p in graph.sources("state") if EARLY not in p.node.notes for out in p.node.outputs}
+
+
+def _few_repetitions(graph: Graph, line: Timeline, late: set[str]) -> Iterator[tuple[dict[str, int], int]]:
+    """Sizes with depths just above the small ones, and the most bytes alive in a first step there."""
+    domain = Domain(tuple(graph.symbols), graph.assumptions)
+    for depths in zip(*(line.depths(name) for name in line.structural), strict=True):
+        with suppress(TraceError):  # the domain has no such depths
+            given = dict(zip(line.structural, depths, strict=True))
+            for point in islice(domain.points(_SEED, low=2, high=90, fixed=given), _POINTS):
+                most = unfolded_peak(graph, point, late)
+                if most is not None:
+                    yield point, most
+
+
+def _at(live: Expr, sizes: Mapping[str, int]) -> int:
+    return int(live.xreplace({symbol(name): sp.Integer(value) for name, value in sizes.items()}).doit())
 
 
 def timeline(graph: Graph) -> Timeline:
@@ -286,4 +343,4 @@ def _whole(count: Expr) -> bool:
     return bool(count.is_Integer) and count >= 1
 
 
-__all__ = ["KINDS", "Life", "Moment", "Timeline", "Unfolded", "first_step", "kinds", "timeline"]
+__all__ = ["KINDS", "Life", "Moment", "Timeline", "Unfolded", "first_step", "first_step_at", "kinds", "timeline"]

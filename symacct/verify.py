@@ -19,7 +19,7 @@ from symacct.errors import ModelFileError, SymacctError, Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
 from symacct.limits import derived, limits_at
-from symacct.liveness import first_step
+from symacct.liveness import first_step_at
 from symacct.oracles import Run
 from symacct.parallel.degrees import Degrees, read_degrees
 from symacct.records import Trace
@@ -223,12 +223,11 @@ class _Here:
             yield from self._check(key, oracle, seen_bytes)
         if not self.point.generic:
             return
-        first = first_step(graph) if graph.device == "cpu" and self.of.ledger.peak_holds(sizes) else None
-        if first is not None:
+        told = graph.device == "cpu" and not limits_at(graph, "bytes.peak", sizes)
+        expected = first_step_at(graph, sizes) if told else None
+        if expected is not None:
             observed = memory.first_peak(self.of.source, sizes)
-            values = [live.xreplace(self._numbers) for _, live in first]
-            expected = int(max(values))
-            yield Check("bytes.peak, first step", memory.FIRST, self.point.sizes, f"the largest of {len(values)} forms", observed, expected, observed == expected, "")
+            yield Check("bytes.peak, first step", memory.FIRST, self.point.sizes, "the largest of its forms", observed, expected, observed == expected, "")
         if graph.device == "cuda" and not memory.gpu():
             self.of.notes[memory.UNSEEN] = None
         elif graph.device == "cuda" and graph.mode == "train":
@@ -247,17 +246,19 @@ class _Here:
         formula = self.of.ledger.formulas.get(key)
         if key == "bytes.saved_buffers" and "bytes.saved" in self.of.ledger.formulas and observed:
             formula = formula if formula is not None else sp.Integer(0)  # absent where there are none
-        if key == "bytes.peak" and not holds_at(self.of.ledger.graph, self.point.sizes):
-            self.of.notes["where a depth is 1 or 2 regions hardly repeat: the forms of the peak hold beyond"] = None
-            return
+        shallow = key == "bytes.peak" and not holds_at(self.of.ledger.graph, self.point.sizes)
         if formula is None or {s.name for s in formula.free_symbols} - set(self.point.sizes):
             return
         value = formula.xreplace(self._numbers).doit()
-        if limits := limits_at(self.of.ledger.graph, key, self.point.sizes):
+        limits = limits_at(self.of.ledger.graph, key, self.point.sizes)
+        if limits or shallow:
             number = derived(self.of.ledger.graph, key, self.point.sizes, lambda: int(value))
             if number is None:
-                self.of.notes[f"{key} follows no formula where {' and '.join(limit.text for limit in limits)}: it is not compared there"] = None
+                where = " and ".join(limit.text for limit in limits) or "a depth is 1 or 2 and regions hardly repeat"
+                self.of.notes[f"{key} follows no formula where {where}: it is not compared there"] = None
                 return
+            if shallow:
+                self.of.notes["where a depth is 1 or 2 regions hardly repeat: the peak there is the unfolded step's, not its forms'"] = None
             value = sp.Integer(number)
         expected = int(value) if value.is_Integer else to_text(value)
         equal = expected == observed

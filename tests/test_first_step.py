@@ -1,8 +1,9 @@
-"""The first step where trained parameters get no gradient, against storages counted here in a real first step."""
+"""The first step, and the peak at few repetitions, against storages counted here in real steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from symacct.account import Ledger
 from symacct.graph import Graph
-from symacct.liveness import first_step
+from symacct.liveness import first_step, first_step_at
 from symacct.symbols import symbol
 from symacct.tracing.build import Builder
 from symacct.tracing.model_file import model_source
@@ -75,18 +76,20 @@ class Alive(TorchDispatchMode):
         return out
 
 
-def real_first_step(name: str, sizes: dict[str, int]) -> tuple[int, int]:
-    """The most bytes alive in it, and those of the optimizer's state after it."""
-    model, x = Net(sizes["d"], sizes["L"]), torch.randn(sizes["B"], sizes["d"])
-    optimizer = OPTIMIZERS[name](model.parameters())
-    optimizer.zero_grad(set_to_none=True)
+def real_steps(model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> tuple[int, int, int]:
+    """The most bytes alive in the first step and in the second, and those of the optimizer's state."""
     states = lambda: tree_leaves(list(optimizer.state.values()))  # noqa: E731
-    with Alive([x, *model.parameters()], states) as alive:
-        loss = (output := model(x)).sum()
-        loss.backward()
-        optimizer.step()
-        assert output.shape == x.shape  # both are held to the end, as the peak is defined
-    return alive.most, sum(t.nbytes for t in states() if isinstance(t, torch.Tensor))
+    most = []
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=True)
+        with Alive([x, *model.parameters(), *states()], states) as alive:
+            loss = (output := model(x)).sum()
+            loss.backward()
+            optimizer.step()
+            assert output.shape == x.shape  # both are held to the end, as the peak is defined
+        most.append(alive.most)
+        del loss, output
+    return *most, sum(t.nbytes for t in states() if isinstance(t, torch.Tensor))
 
 
 @cache
@@ -106,8 +109,45 @@ def traced(name: str) -> tuple[object, Graph]:
 def test_the_first_step_is_told_where_a_parameter_has_no_gradient(name, sizes):
     source, graph = traced(name)
     now = {symbol(n): v for n, v in sizes.items()}
-    most, state = real_first_step(name, sizes)
+    model = Net(sizes["d"], sizes["L"])
+    x = torch.randn(sizes["B"], sizes["d"])
+    most, _, state = real_steps(model, x, OPTIMIZERS[name](model.parameters()))
     assert Ledger(graph).formulas["bytes.optimizer"].xreplace(now) == state
     places = first_step(graph)
     assert places is not None and first_peak(source, sizes) == most
     assert max(live.xreplace(now) for _, live in places) == most
+
+
+class Tower(nn.Module):
+    """Alike blocks of two products: two repetitions of their backward pass have none beside the ends."""
+
+    def __init__(self, d: int, f: int, L: int) -> None:
+        super().__init__()
+        made = (nn.Sequential(nn.Linear(d, f, False), nn.Tanh(), nn.Linear(f, d, False)) for _ in range(L))
+        self.blocks = nn.ModuleList(made)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+STEPPED = {
+    "muon": partial(torch.optim.Muon, ns_steps=1),
+    "amsgrad": partial(torch.optim.AdamW, amsgrad=True, foreach=True),
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_peaks_are_told_at_every_depth_without_a_run(name):
+    dims = {"B": 5, "d": 4, "f": 7, "L": 3}
+    source = model_source(
+        "tower", dims=dims, model=Tower, inputs=lambda B, d: torch.randn(B, d), optimizer=STEPPED[name]
+    )
+    graph = replace(Builder(source, "train", "cpu").graph("tower"), measured=None)
+    for B, f, L in ((38, 6, 1), (9, 87, 1), (27, 14, 2), (5, 9, 2), (53, 24, 3), (7, 5, 3), (5, 9, 6)):
+        sizes = {"B": B, "d": 4, "f": f, "L": L}
+        model = Tower(4, f, L)
+        first, second, _ = real_steps(model, torch.randn(B, 4), STEPPED[name](model.parameters()))
+        assert first_step_at(graph, sizes) == first, sizes
+        assert Ledger(graph).at(**sizes)["bytes.peak"] == second, sizes

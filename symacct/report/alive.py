@@ -17,12 +17,13 @@ from symacct.account import add
 from symacct.domain import Domain
 from symacct.errors import GraphError, TraceError
 from symacct.graph import Assumption, Node
-from symacct.liveness import KINDS, Moment, Timeline, first_step, kinds, timeline
+from symacct.liveness import KINDS, Moment, Timeline, first_step, first_step_at, kinds, timeline
 from symacct.report.answer import Answer
 from symacct.report.explained import place_text, to_text_or_str
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import grouped, share, size
 from symacct.report.readable import text
+from symacct.smallest import holds_at, unfolded_peak
 from symacct.symbols import symbol
 
 _TRIES = 300
@@ -60,6 +61,19 @@ class Peak:
             name: self.answer.sizes.get(name, info.traced_at) for name, info in self.graph.symbols.items()
         }
 
+    @cached_property
+    def number(self) -> int | None:
+        """The peak at hand: that of the leading form, or of the step unfolded where a depth is too small for
+        the forms; None where only a run tells."""
+        if holds_at(self.graph, self.here):
+            return int(_at(self.forms[0].bytes, self.here))
+        return unfolded_peak(self.graph, self.here)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the leading form is the peak at hand."""
+        return self.number == _at(self.forms[0].bytes, self.here)
+
     @property
     def free(self) -> list[str]:
         """The sizes that no relation tells from others."""
@@ -68,15 +82,26 @@ class Peak:
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         """All that no other form is proved to reach, the leading one at the sizes at hand first."""
-        found = [(moment, self.answer.under(live)) for moment, live in self.timeline.candidates()]
+        found = [(moment, self.answer.under(live)) for moment, live in self._moments()]
         found.sort(key=lambda pair: -_at(pair[1], self.here))
         seen = self._leading([live for _, live in found])
         return tuple(Form(k + 1, moment, live, seen.get(k)) for k, (moment, live) in enumerate(found))
 
+    def _moments(self) -> list[tuple[Moment, Expr]]:
+        """A moment for each form of the graph's peak: of those beside the ends of a loop it has no other."""
+        told = {live for _, live in self.graph.peak or ()}
+        found: dict[Expr, Moment] = {}
+        ends = self.timeline.candidates(among=lambda moment: not moment.beside)
+        for moment, live in (*ends, *self.timeline.candidates(among=lambda moment: moment.beside)):
+            found.setdefault(live, moment)
+        if told <= found.keys():
+            return [(moment, live) for live, moment in found.items() if live in told]
+        return list(self.timeline.candidates())
+
     def _leading(self, lives: Sequence[Expr]) -> dict[int, Mapping[str, int]]:
         """For each form sizes at which it leads, of those tried: the sizes at hand, and random ones of the
         domain."""
-        found: dict[int, Mapping[str, int]] = {0: self.here}
+        found: dict[int, Mapping[str, int]] = {0: self.here} if holds_at(self.graph, self.here) else {}
         test = _compiled(lives)
         for point in self._points():
             values = test(point)
@@ -168,12 +193,17 @@ def as_text(answer: Answer, page: Page) -> None:
         0,
     )
     page.line()
-    page.line(f"at {here}: form 1 of {len(forms)}" if len(forms) > 1 else "one form at all sizes", "bold")
-    page.hanging("  while", [_moment(peak, forms[0].moment)], 9)
-    page.hanging("  alive", [_amount(answer, peak, forms[0].bytes)], 9)
+    if peak.fits:
+        page.line(f"at {here}: form 1 of {len(forms)}" if len(forms) > 1 else "one form at all sizes", "bold")
+        page.hanging("  while", [_moment(peak, forms[0].moment)], 9)
+        page.hanging("  alive", [_amount(answer, peak, forms[0].bytes)], 9)
+    else:
+        page.line(f"at {here}: no form, as regions hardly repeat at such depths", "bold")
+        page.hanging("  alive", [_bytes(peak.number) if peak.number is not None else "only a run tells"], 9)
     _first_step(answer, peak, page)
-    page.line()
-    page.grid(_composition(answer, peak, forms[0]))
+    if peak.fits:
+        page.line()
+        page.grid(_composition(answer, peak, forms[0]))
     if len(forms) > 1:
         page.line()
         page.line("which form leads as one size grows and the others stay", "bold")
@@ -206,13 +236,19 @@ def _first_step(answer: Answer, peak: Peak, page: Page) -> None:
         page.hanging("  first", ["the first step's own peak follows no rule"], 9)
         return
     best = max((answer.under(live) for _, live in places), key=lambda e: _at(e, peak.here))
-    page.hanging(
-        "  first", [f"the first step, with no optimizer state before it: {_amount(answer, peak, best)}"], 9
-    )
+    number = first_step_at(graph, peak.here)
+    amount = _amount(answer, peak, best)
+    if number is not None and number != _at(best, peak.here):  # a depth so small that no form holds
+        amount = _bytes(number)
+    page.hanging("  first", [f"the first step, with no optimizer state before it: {amount}"], 9)
 
 
 def _amount(answer: Answer, peak: Peak, expr: Expr) -> str:
     return f"{text(answer.terms(expr))} bytes = {size(int(_at(expr, peak.here)))}"
+
+
+def _bytes(number: int) -> str:
+    return f"{grouped(number)} bytes = {size(number)}"
 
 
 def _moment(peak: Peak, moment: Moment) -> str:
@@ -245,7 +281,8 @@ def _table(answer: Answer, peak: Peak) -> Grid:
     rows = []
     for form in peak.forms:
         if form.leads is not None:
-            sizes = ", ".join(f"{n}={v}" for n, v in form.leads.items()) if form.number > 1 else "here"
+            here = form.number == 1 and peak.fits
+            sizes = "here" if here else ", ".join(f"{n}={v}" for n, v in form.leads.items())
             rows.append(
                 (f"form {form.number}", _moment(peak, form.moment), text(answer.terms(form.bytes)), sizes)
             )
@@ -268,6 +305,7 @@ def as_json(answer: Answer) -> str:
         "target": graph.target,
         "mode": graph.mode,
         "sizes": peak.here,
+        "bytes": peak.number,
         "forms": [
             {
                 "form": f.number,
@@ -284,7 +322,7 @@ def as_json(answer: Answer) -> str:
                 {"value": value, "made_by": place_text(_maker(peak, value)), "bytes": to_text_or_str(live)}
                 for value, live in rows
             ]
-            for kind, rows in peak.alive(first).items()
+            for kind, rows in (peak.alive(first) if peak.fits else {}).items()
         },
         "along": {
             name: [{"from": start, "form": number} for start, number in peak.along(name)]
