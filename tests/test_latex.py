@@ -364,3 +364,10 @@ def test_bad_input(words, tmp_path, capsys):
 def test_check_finds_what_was_printed_equal(name, key):
     claim = f"{key} = {latex(of(name).formulas[key], of(name).reading)}"
     assert check(of(name).ledger, claim).verdict == "equal"
+
+
+def test_an_appendix_says_where_kept_bytes_are_others():
+    """At T = 1 the heads of each of L layers are turned without a copy, 4·B·h·d_h bytes: see test_claims_sizes."""
+    for page in (document(of("llama")), short_markdown(of("llama"))):
+        said = page.replace("\\,", " ")
+        assert "$T = 1$, $-4 B L h d_h$ is to be added to" in said and "which only a run tells" in said

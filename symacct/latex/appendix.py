@@ -23,7 +23,7 @@ from symacct.latex.blocks import (
 )
 from symacct.latex.closed import QUANTITIES, counted, equations, name_of, shown
 from symacct.latex.formula import condition, latex, spelled
-from symacct.latex.memory import memory, peak
+from symacct.latex.memory import exceptions, memory, peak
 from symacct.latex.steps import derivation
 from symacct.report.answer import Answer
 from symacct.report.breakdown import Part, forward_parts, parts_by
@@ -74,6 +74,7 @@ def short(answer: Answer, by: Sequence[str] = (), more: Sequence[Block] = ()) ->
         *more,
         Equations(equations(answer, "bytes.")),
         *(peak(answer) if "bytes.peak" in answer.formulas else ()),
+        *exceptions(answer),
         *(by_keys(answer, by) if by else by_module(answer)),
     ]
 

@@ -7,8 +7,20 @@ from collections.abc import Iterable, Iterator
 from sympy import Expr
 
 from symacct.account import add, saved_bytes
-from symacct.graph import Placed
-from symacct.latex.blocks import Block, Code, Column, Equation, Equations, Math, Paragraph, Table, Text, spans
+from symacct.graph import Limit, Placed
+from symacct.latex.blocks import (
+    Block,
+    Code,
+    Column,
+    Equation,
+    Equations,
+    Math,
+    Paragraph,
+    Table,
+    Text,
+    listed,
+    spans,
+)
 from symacct.latex.closed import MEASURE, equations, name_of
 from symacct.latex.formula import TIMES, latex, pieces, written
 from symacct.report.answer import Answer
@@ -24,6 +36,31 @@ def memory(answer: Answer) -> Iterator[Block]:
         yield from _kept(answer)
     if "bytes.peak" in answer.formulas:
         yield from peak(answer)
+    yield from exceptions(answer)
+
+
+def exceptions(answer: Answer) -> Iterator[Block]:
+    """Where kept bytes or the peak are others: sizes of 1, at which a reshape copies less or more."""
+    for key in ("bytes.saved", "bytes.peak"):
+        limits = [limit for limit in answer.ledger.graph.limits if limit.key == key]
+        if not limits:
+            continue
+        for limit in limits:
+            if limit.more is not None:
+                more = Math(written(answer.terms(answer.under(limit.more))))
+                yield Paragraph(
+                    spans("Where ", _where(answer, limit), ", ", more, " is to be added to ", Math(name_of(answer, key)), ".")
+                )
+        others = [spans(_where(answer, limit)) for limit in limits if limit.more is None]
+        if others:
+            yield Paragraph(
+                spans("Where ", listed(others, " or "), ", ", Math(name_of(answer, key)), " is another, which only a run tells.")
+            )
+
+
+def _where(answer: Answer, limit: Limit) -> Math:
+    left, right = (latex(side, answer.reading) for side in (limit.where.lhs, limit.where.rhs))
+    return Math(f"{left} = {right}")
 
 
 def _kept(answer: Answer) -> Iterator[Block]:
