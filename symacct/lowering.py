@@ -20,6 +20,7 @@ from symacct.errors import TraceError
 from symacct.folding import Item as Folded
 from symacct.folding import Repeat, leaves
 from symacct.graph import Item, Loop, Node, Ref, Tensor, sum_over
+from symacct.lifting import lift
 from symacct.located import (
     PARTED,
     Group,
@@ -35,16 +36,17 @@ from symacct.located import (
     repeated,
     total_of,
 )
-from symacct.quantities import Further, Quantities, Sought
 from symacct.records import Record, Use, Value
 from symacct.symbols import symbol
 
 
 class Lowering:
-    """The way from runs to items. `further` gives more concrete runs when something has to be lifted."""
+    """One pass from runs to items. `more` gives further concrete runs when something has to be lifted."""
 
-    def __init__(self, symbolic: Run | None, concrete: list[Run], domain: Domain, pinned: Sequence[str], further: Further) -> None:
-        self.concrete = concrete
+    def __init__(self, symbolic: Run | None, concrete: list[Run], domain: Domain, pinned: Sequence[str], more: Callable[[], list[Run]]) -> None:
+        self.symbolic, self.concrete, self.domain = symbolic, concrete, domain
+        self.pinned = tuple(symbol(name) for name in pinned)
+        self.more: Callable[[], list[Run]] | None = more
         self.model = symbolic or next((run for run in concrete if run.complete), concrete[0])
         self.items = self.model.items
         self.names = {position: f"n{number}" for number, (position, _) in enumerate(leaves(self.items))}
@@ -52,22 +54,17 @@ class Lowering:
         self.kept: dict[str, Expr] = {}
         self.irregular: list[str] = []  # what is kept in repetitions that follow no rule
         self.tensors: dict[str, Tensor] = {}
+        self.lifted: set[str] = set()
         self.merged: set[str] = set()  # values that stand for several unlike ones, by their total size
         self._parted = self._parted_alike()
         for run in {id(run): run for run in (self.model, *concrete)}.values():
             run.separate(self._parted)
-        self._quantities = Quantities(
-            self.model, symbolic, concrete, domain, tuple(symbol(name) for name in pinned), further, lambda run: run.separate(self._parted)
-        )
+        self._memo: dict[Any, Expr] = {}
+        self._values_at: list[dict[Expr, int]] = []
 
     def run(self) -> tuple[Item, ...]:
-        """The graph's items, found anew where runs that were drawn on the way refute what was found before them."""
-        while True:
-            found = tuple(self._item(item, (number,), ()) for number, item in enumerate(self.items))
-            if self._quantities.stand():
-                return found
-            for noted in (self.storages, self.kept, self.irregular, self.tensors, self.merged):
-                noted.clear()
+        """The graph's items."""
+        return tuple(self._item(item, (number,), ()) for number, item in enumerate(self.items))
 
     def _parted_alike(self) -> list[Position]:
         """Leaves that part a tensor into as many parts in every run."""
@@ -107,7 +104,42 @@ class Lowering:
 
     def quantity(self, position: Position, loops: tuple[str, ...], read: Callable[[Run, Record], Any], what: str, must: bool = True, guess: Expr | None = None) -> Expr | None:
         """The expression that equals `read` in every run and iteration of the leaf at `position`."""
-        return self._quantities.find(Sought(position, loops, read, what), must, guess)
+        expr = self._from_symbolic(position, read)
+        for likely in (expr, guess):
+            if likely is not None and self._agrees(position, read, likely):
+                return likely
+        rows, values, seen = self._observations(position, loops, read)
+        if any(isinstance(value, sp.Basic) and value.free_symbols for value in values):
+            return self._data_dependent(position, read, what)
+        free = sorted((set(expr.free_symbols) if expr is not None else {symbol(n) for n in self.domain.names}) | set(self.pinned), key=str)
+        variables = [*free, *(symbol(name) for name in loops)]
+        if self.more is None:  # a size that no run could change is no variable
+            variables = [s for s in variables if len({row[s] for row in rows}) > 1]
+        key = (tuple(values), tuple(variables), tuple(tuple(sorted((str(s), v) for s, v in row.items())) for row in rows))
+        if key not in self._memo:
+            self._memo[key] = lift(rows, values, variables)
+        found = self._memo[key]
+        if found is None and self.more is not None:
+            more, self.more = self.more, None
+            added = more()
+            for run in added:
+                run.separate(self._parted)
+            self.concrete += added
+            self._values_at = []
+            return self.quantity(position, loops, read, what, must, guess)
+        if found is None and must:
+            record = self.model.at[position][0][1]
+            place = f"{record.op} in {record.module or 'the model'}" + (f" ({record.source})" if record.source else "")
+            raise TraceError(
+                f"{what} of {place} is no exact expression in {', '.join(map(str, free))}: "
+                f"runs gave {', '.join(str(value) for value, _ in seen)}; give that size a symbol of its own, or keep it a number")
+        if found is not None:
+            self.lifted.update(str(s) for s in found.free_symbols & set(self.pinned))
+        return found
+
+    def _data_dependent(self, position: Position, read: Callable[[Run, Record], Any], what: str) -> Expr:
+        record = self.model.at[position][0][1]
+        raise TraceError(f"{what} of {record.op} in {record.module or 'the model'} ({record.source}) depends on data in a way that follows no rule")
 
     def repetitions(self, maker: Position, user: Position) -> Expr:
         """How often the leaf at `maker` runs for each run of the one at `user`: the loops around the first alone."""
@@ -133,6 +165,34 @@ class Lowering:
                 found.append((f"i{depth + 1}", item.count))
             items = item.items
         return found
+
+    def _from_symbolic(self, position: Position, read: Callable[[Run, Record], Any]) -> Expr | None:
+        if self.symbolic is None:
+            return None
+        found = {self.domain.rewrite(exact(read(self.symbolic, record))) for _, record in self.symbolic.at[position]}
+        return found.pop() if len(found) == 1 else sp.Add(*found)
+
+    def _agrees(self, position: Position, read: Callable[[Run, Record], Any], expr: Expr) -> bool:
+        while len(self._values_at) < len(self.concrete):
+            self._values_at.append({})
+        for run, known in zip(self.concrete, self._values_at, strict=True):
+            if expr not in known:
+                known[expr] = expr.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()})
+            expected = known[expr]
+            if any(read(run, record) != expected for _, record in run.at.get(position, ())):
+                return False
+        return True
+
+    def _observations(self, position: Position, loops: tuple[str, ...], read: Callable[[Run, Record], Any]) -> tuple[list[Any], list[int], list[Any]]:
+        rows, values = [], []
+        for run in self.concrete:
+            base = {symbol(n): v for n, v in run.trace.sizes.items()}
+            for iteration, record in run.at.get(position, ()):
+                rows.append(base | {symbol(name): i for name, i in zip(loops, iteration, strict=True)})
+                seen = read(run, record)
+                values.append(int(seen) if isinstance(seen, sp.Integer) else seen)
+        seen = [(values[k], {str(s): v for s, v in rows[k].items()}) for k in range(min(3, len(rows)))]
+        return rows, values, seen
 
 
 @dataclass
@@ -283,3 +343,8 @@ class _Here:
 
     def _of_fixed_length(self, path: tuple[Any, ...], length: int) -> bool:
         return all(len(argument_at(rec, path)) == length for run in self.lowering.concrete for _, rec in run.at.get(self.position, ()))
+
+
+def exact(size: Any) -> Expr:
+    """A size as an expression: runs give plain integers where nothing is symbolic."""
+    return sp.Integer(size) if isinstance(size, int) else size

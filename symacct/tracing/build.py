@@ -24,7 +24,6 @@ from symacct.tracing.lifetimes import with_memory
 from symacct.tracing.limits import bounded
 from symacct.tracing.remarks import announced, kinds, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
-from symacct.tracing.sampling import Sampling
 from symacct.tracing.shallow import deep_enough
 from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Special, special
@@ -32,6 +31,8 @@ from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, s
 
 _SEED = 20_011
 _CHECKS = 2
+_LIFTING_RUNS = 10
+_TRIES = 40
 
 
 @dataclass
@@ -87,12 +88,11 @@ class Builder:
         domain = self._with_periods(domain)
         located = self._locate_symbolic(symbolic, items, structural)
         runs = [Run(t, items, loose=self._loose) for t in self._grid(structural)]
-        further = Sampling(
-            self.source, domain, items, self._base(structural), self._special, self.concrete, self._loose, _SEED + 1,
-            [run.trace.sizes for run in runs],
+        runs += self._sampled(domain, items, structural, _CHECKS, _SEED)
+        lowering = Lowering(
+            located, runs, domain, [pin.expression for pin in pins],
+            lambda: self._sampled(domain, items, structural, _LIFTING_RUNS, _SEED + 1),
         )
-        runs += further.checks(_CHECKS, _SEED)
-        lowering = Lowering(located, runs, domain, [pin.expression for pin in pins], further)
         made = lowering.run()
         self.remarks += kinds(made, structural)
         graph = Graph(
@@ -305,3 +305,46 @@ class Builder:
         except SymacctError as error:
             self.remarks.append(f"the symbolic run takes another way than a concrete one ({error}); every size was lifted from concrete runs")
             return None
+
+    def _sampled(self, domain: Domain, items: tuple[Item, ...], structural: tuple[str, ...], count: int, seed: int) -> list[Run]:
+        """Runs at random sizes of the domain, none of which went into the symbolic run."""
+        if not self.source.dims:
+            return []
+        domain = Domain(domain.names, tuple(a for a in domain.assumptions if not numeric(a)))
+        base = self._base(structural)
+        found: list[Run] = []
+        reasons: list[str] = []
+        points = domain.points(seed, fixed=None)
+        coarse = 1
+        for attempt in range(_TRIES):
+            point = dict(next(points))
+            for k, name in enumerate(structural):
+                point[name] = base[name] + self.source.periods.get(name, 1) * ((attempt + 2 * k) % 5)
+            if attempt and attempt % 5 == 0 and len(found) < attempt // 4:
+                coarse = 2
+            if coarse > 1:
+                point = {n: v if n in structural else self.source.dims[n] * (1 + v % 4) for n, v in point.items()}
+            if not domain.holds(point) or len(set(point.values())) < (len(point) + 1) // 2:
+                continue
+            if any(point[name] in numbers for name, numbers in self._special.items()):
+                continue
+            try:
+                trace = self.concrete(point)
+            except SymacctError as error:  # a size that the model's own code refuses
+                reasons.append(str(error))
+                continue
+            try:
+                found.append(Run(trace, items, loose=self._loose))
+            except TraceError as error:
+                if domain.generic(point):
+                    at = ", ".join(f"{name} = {value}" for name, value in point.items())
+                    raise TraceError(f"{self.source.name}: other ops run at {at} than at the example sizes: {error}") from error
+                reasons.append(str(error))
+                continue
+            if len(found) == count:
+                return found
+        if len(found) >= max(1, count // 2):
+            return found
+        raise TraceError(
+            f"{self.source.name}: the ops that run depend on sizes in a way that is not understood; at other sizes: {reasons[0] if reasons else 'none could be tried'}"
+        )

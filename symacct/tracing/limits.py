@@ -277,9 +277,10 @@ class Limits(Sequence[Limit]):
             rows.append({symbol(name): value for name, value in point.items()})
             values.append(lacking)
             free = [symbol(name) for name in self.domain.names if name not in fixed]
-            if len(values) > _FEW and (found := lift(rows, values, free)) is not None:
-                return found
-        return None
+            varied = all(len({row[size] for row in rows}) > 1 for size in free)
+            if len(values) >= _FEW and varied and len(set(values)) == 1:
+                return sp.Integer(values[0])
+        return lift(rows, values, free) if values else None
 
     def _lacking(self, point: Mapping[str, int], keys: Container[str]) -> dict[str, int]:
         """What each formula lacks in a run at these sizes; one that is no number here is left out."""
