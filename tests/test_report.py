@@ -17,6 +17,7 @@ from symacct.certificate import Certificate, Check
 from symacct.conventions import convention
 from symacct.errors import SizeError, SymacctError
 from symacct.expressions import parse
+from symacct.latex import short_tex
 from symacct.report.answer import answer
 from symacct.report.breakdown import by_keys, by_module
 from symacct.report.derived import as_json, as_text
@@ -308,6 +309,16 @@ def test_rows_of_the_table_multiply_out_to_the_forward_pass(gpt2):
     asked = answer(gpt2)
     total = sum(read_back(row[1]) * read_back(row[2]) for row in by_module(asked).rows)
     assert sp.expand(total - asked.formulas["flops.forward"]) == 0
+
+
+def test_layers_that_repeat_beside_time_cost_what_one_step_of_one_costs():
+    """A layer's inputs cost 2·B·T·d·4d at once, its states 2·B·d·4d a step of T; the head 2·B·T·d·V."""
+    found = by_module(answer(Ledger(graph_of("lstm")))).rows
+    runs = [("1", "8·B·T·d²"), ("T·(L - 1)", "8·B·d²"), ("L - 1", "8·B·T·d²"), ("T", "8·B·d²")]
+    assert [row[1:3] for row in found] == [*runs, ("1", "2·B·T·V·d")]
+    latex = "".join(short_tex(answer(Ledger(graph_of("lstm")))).split())
+    assert r"&$T\,(L-1)$&$8\,B\,d^{2}$" in latex
+
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 116])

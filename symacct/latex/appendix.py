@@ -22,11 +22,11 @@ from symacct.latex.blocks import (
     spans,
 )
 from symacct.latex.closed import QUANTITIES, counted, equations, name_of, shown
-from symacct.latex.formula import condition, latex, spelled
+from symacct.latex.formula import condition, latex, spelled, written
 from symacct.latex.memory import exceptions, memory, peak
 from symacct.latex.steps import derivation
 from symacct.report.answer import Answer
-from symacct.report.breakdown import Part, forward_parts, parts_by
+from symacct.report.breakdown import Part, forward_parts, parts_by, runs
 from symacct.report.numbers import grouped, share
 from symacct.report.relations import relations
 from symacct.report.tokens import tokens_of
@@ -150,7 +150,7 @@ def by_module(answer: Answer) -> Iterator[Block]:
     parts = forward_parts(answer)
     whole = add(part.total for part in parts)
     for part in parts:
-        times = r"\Sigma" if part.times is None else latex(answer.under(part.times), answer.reading)
+        times = r"\Sigma" if part.times is None else written(runs(answer, part.times))
         name, _, what = part.key[0].partition("  ")
         label = spans(name if name.startswith("(") else Code(name), f" {what}" if what else "")
         rows.append(

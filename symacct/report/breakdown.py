@@ -13,7 +13,7 @@ from symacct.errors import SizeError
 from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
 from symacct.report.numbers import flops, share
-from symacct.report.readable import text
+from symacct.report.readable import Term, text
 
 KEYS = ("module", "op", "phase", "kind")
 _FORWARD = ("forward", "loss")
@@ -113,7 +113,8 @@ def forward_parts(answer: Answer) -> list[Part]:
     parts = []
     for (module, times), entries in groups.items():
         total = add(ledger.counted(entry) for entry in entries)
-        once = sp.expand(sp.cancel(total / times) if times.is_Add else total / times)  # of L - 1 layers: without L - 1
+        once = total / times
+        once = sp.expand(sp.cancel(once) if times.has(sp.Add) else once)  # of (L - 1)·T runs: without L - 1
         even = not (sp.fraction(sp.together(once))[1].free_symbols & times.free_symbols)
         label = _label(module, entries, ledger.entries)
         parts.append(
@@ -121,7 +122,7 @@ def forward_parts(answer: Answer) -> list[Part]:
                 (label,), times if even else None, answer.under(once if even else total), answer.under(total)
             )
         )
-    return _widest_first(answer, parts)
+    return _widest_first(answer, [part for part in parts if part.total != 0])
 
 
 def _label(module: str, entries: Sequence[Entry], everything: Sequence[Entry]) -> str:
@@ -139,7 +140,20 @@ def _spoken(op: str) -> str:
 
 
 def _times(answer: Answer, part: Part) -> str:
-    return "Σ" if part.times is None else text(answer.terms(answer.under(part.times)))
+    return "Σ" if part.times is None else text(runs(answer, part.times))
+
+
+def runs(answer: Answer, times: Expr) -> tuple[Term, ...]:
+    """How often a part runs, for reading: as a product where all but one factor are sizes, as `T·(L - 1)`."""
+    under = answer.under(times)
+    if not under.is_polynomial(*under.free_symbols):
+        return answer.terms(under)
+    number, factors = sp.factor_list(under)
+    sums = [base for base, _ in factors if not base.is_Symbol]
+    powers = tuple((base, power) for base, power in factors if base.is_Symbol)
+    if len(sums) != 1 or len(sums) + len(powers) != len(factors) or not powers or dict(factors)[sums[0]] != 1:
+        return answer.terms(under)
+    return (Term(number, powers, answer.terms(sums[0])),)
 
 
 def _share(answer: Answer, part: Expr, whole: Expr) -> str:
@@ -153,4 +167,4 @@ def _named(key: str, word: str) -> str:
     return word or ("(the model itself)" if key == "module" else "(none)")
 
 
-__all__ = ["KEYS", "KINDS", "by_keys", "by_module", "forward_parts", "keys_of", "parts_by"]
+__all__ = ["KEYS", "KINDS", "by_keys", "by_module", "forward_parts", "keys_of", "parts_by", "runs"]
