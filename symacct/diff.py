@@ -2,7 +2,8 @@
 
 A sign is read off terms: sizes are positive, so a sum whose terms have one sign has it too. Where both occur,
 the difference is solved for one size if it is linear or quadratic in it with coefficients of one sign each;
-else, and where it rounds, the region is left: the terms that are added exceed those that are taken away.
+else, and where it rounds, the region is left: the terms that are added exceed those that are taken away. What
+the models assume of their sizes decides more: with `h_kv | h`, `h < h_kv` is no region.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from typing import Literal
 import sympy as sp
 from sympy import Expr
 
+from symacct.comparisons import slack
 from symacct.expressions import canonical
+from symacct.graph import Assumption
 
-Verdict = Literal["equal", "more", "less", "depends"]
+Verdict = Literal["equal", "more", "less", "never less", "never more", "depends"]
 _FUNCTIONS = (sp.floor, sp.ceiling, sp.Max, sp.Min, sp.Mod)
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """A costs more where `size` is above `bound` (`above`) or below it; at the bound both cost the same."""
+    """A costs more where `size` is above `bound` (`above`) or below it; at the bound both cost the same.
+
+    Where A never costs more, the sizes on the other side of the bound are those at which it costs less.
+    """
 
     size: sp.Symbol
     bound: Expr
@@ -47,14 +53,23 @@ class Difference:
 
 
 def differences(
-    a: Mapping[str, Expr], b: Mapping[str, Expr], order: Iterable[sp.Symbol], solve: sp.Symbol | None = None
+    a: Mapping[str, Expr],
+    b: Mapping[str, Expr],
+    order: Iterable[sp.Symbol],
+    solve: sp.Symbol | None = None,
+    conditions: Iterable[Assumption] = (),
 ) -> list[Difference]:
-    """The differences of the formulas that both have, solved for a size in `order`, or for `solve`."""
-    sizes = [solve] if solve is not None else list(order)
-    return [_difference(key, a[key], b[key], sizes) for key in a if key in b]
+    """The differences of the formulas that both have, where the sizes meet the `conditions`.
+
+    They are solved for a size in `order`, or for `solve`.
+    """
+    sizes, assumed = [solve] if solve is not None else list(order), _free(conditions)
+    return [_difference(key, a[key], b[key], sizes, assumed) for key in a if key in b]
 
 
-def _difference(key: str, a: Expr, b: Expr, sizes: list[sp.Symbol]) -> Difference:
+def _difference(
+    key: str, a: Expr, b: Expr, sizes: list[sp.Symbol], assumed: Mapping[sp.Symbol, Expr]
+) -> Difference:
     rest = _less(a, b)
     if rest == 0:
         return Difference(key, a, b, rest, "equal")
@@ -63,10 +78,12 @@ def _difference(key: str, a: Expr, b: Expr, sizes: list[sp.Symbol]) -> Differenc
     more, less = _apart(_without_common(rest))
     if (less == 0 or more == 0) and not rest.has(*_FUNCTIONS):  # a floor may be 0 or less
         return Difference(key, a, b, rest, "more" if less == 0 else "less")
-    sign = _from_one(more - less)
+    sign = _from_one(more - less) or _from_one(_moved(more - less, assumed))
     if sign:
         return Difference(key, a, b, rest, "more" if sign > 0 else "less")
-    return Difference(key, a, b, rest, "depends", more, less, crossover(more - less, sizes))
+    least = _from_one(_moved(more - less, assumed), strict=False)
+    verdict: Verdict = "never less" if least > 0 else "never more" if least < 0 else "depends"
+    return Difference(key, a, b, rest, verdict, more, less, crossover(more - less, sizes))
 
 
 def _less(a: Expr, b: Expr) -> Expr:
@@ -94,12 +111,54 @@ def _apart(expr: Expr) -> tuple[Expr, Expr]:
     return sp.Add(*more), sp.Add(*(-part for part in parts if part not in more))
 
 
-def _from_one(expr: Expr) -> int:
-    """1 or −1 where that is the sign at all sizes, which are at least 1; 0 where that is not plain."""
+def _free(conditions: Iterable[Assumption]) -> dict[sp.Symbol, Expr]:
+    """Sizes that the conditions tell, in sizes that are free: each of these is any integer from 1.
+
+    A multiple of h is h·q, and P is T + q - 1 where T <= P: all sizes that meet the conditions are so.
+    """
+    found: dict[sp.Symbol, Expr] = {}
+    for condition in conditions:
+        told = _told(condition, found)
+        if told is not None:
+            last = dict([told])
+            found = {size: sp.expand(value.xreplace(last)) for size, value in found.items()} | last
+    return found
+
+
+def _told(condition: Assumption, known: Mapping[sp.Symbol, Expr]) -> tuple[sp.Symbol, Expr] | None:
+    """One size that a condition tells; None where it tells none as a polynomial."""
+    new = sp.Dummy(integer=True, positive=True)
+    if condition.kind == "branch":
+        room = slack(condition.left)
+        room = None if room is None else sp.expand(room.xreplace(dict(known)))
+        if room is None or not room.is_polynomial(*room.free_symbols):
+            return None
+        for size in sorted(room.free_symbols, key=str):
+            rest = sp.expand(size - room)
+            if size not in rest.free_symbols:
+                return size, rest + new - 1
+        return None
+    left, right = (side.xreplace(dict(known)) for side in (condition.left, condition.right))
+    whole = right.is_polynomial(*right.free_symbols) and not right.has(*_FUNCTIONS)
+    if not left.is_Symbol or left in right.free_symbols or not whole:
+        return None
+    return left, right * new if condition.kind == "divides" else right
+
+
+def _moved(expr: Expr, assumed: Mapping[sp.Symbol, Expr]) -> Expr:
+    """The expression in free sizes."""
+    return sp.expand(expr.xreplace(dict(assumed))) if not expr.free_symbols.isdisjoint(assumed) else expr
+
+
+def _from_one(expr: Expr, strict: bool = True) -> int:
+    """1 or −1 where that is the sign at all sizes, which are at least 1; 0 where that is not plain.
+
+    If not `strict`, the expression may be 0 at some.
+    """
     if expr.has(*_FUNCTIONS) or not expr.is_polynomial(*expr.free_symbols):
         return 0
     moved = sp.expand(expr.xreplace({size: size + 1 for size in expr.free_symbols}))
-    return (_sign(moved) or 0) if moved.as_coeff_Add()[0] != 0 else 0
+    return (_sign(moved) or 0) if not strict or moved.as_coeff_Add()[0] != 0 else 0
 
 
 def crossover(expr: Expr, sizes: Iterable[sp.Symbol]) -> Crossover | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 from hypothesis import assume, given
@@ -13,7 +14,9 @@ from symacct.account import Ledger
 from symacct.diff import crossover, differences
 from symacct.errors import SizeError
 from symacct.expressions import Proved, compare, evaluate, parse
-from symacct.report.differing import as_json, bound, pair, said
+from symacct.report.differing import as_json, bound, said
+from symacct.report.paired import pair
+from symacct.report.relations import relations
 from symacct.symbols import symbol
 from symacct.targets import graph_of
 
@@ -94,9 +97,10 @@ SUMS = st.lists(TERMS, min_size=1, max_size=3).map(
 def test_the_sign_is_as_the_crossover_says(a, b, at):
     found = one(a, b, "T", "d", "f")
     value = evaluate(parse(a), at) - evaluate(parse(b), at)
-    if found.verdict != "depends":
+    if found.verdict in ("equal", "more", "less"):
         assert {"equal": value == 0, "more": value > 0, "less": value < 0}[found.verdict]
         return
+    assert {"never less": value >= 0, "never more": value <= 0, "depends": True}[found.verdict]
     assert (evaluate(found.more, at) > evaluate(found.less, at)) == (value > 0)
     assume(found.crossover is not None)
     turn = found.crossover
@@ -186,7 +190,78 @@ def test_json(capsys):
 
 def test_numbers_at_a_batch_of_one_are_those_that_each_model_has_there():
     """Runs keep 18,964 bytes in mamba (saved_tensors_hooks) where its formula says 640 more."""
-    two = pair(Ledger(graph_of("mamba")), Ledger(graph_of("mlp")), at=["B=1,T=10,V=100,L=1,d=8,N=4,R=2,f=3,c=5"])
-    found = next(d for d in two.differences if d.key == "bytes.saved")
-    assert two.values(found)[0] == 18_964
-    assert any("bytes.saved of mamba is another where B = 1" in text for text in two.exceptions)
+    two = pair(of("mamba"), of("mlp"), at=["B=1,T=10,V=100,L=1,d=8,N=4,R=2,f=3,c=5"])
+    assert two.values("bytes.saved")[0] == 18_964
+    saved = next(found for found in two.differences if found.key == "bytes.saved")
+    assert "here" not in said(two, saved)  # the bound is that of more than one sequence
+    assert "bytes.saved of mamba is -8·L·T·d more where B = 1" in two.exceptions  # 8·1·10·8 = 640
+
+
+# What a model keeps at T = 1 is 4·B·L·h·d_h less than elsewhere, by a run: see test_claims_sizes.
+def test_a_relation_that_sets_a_size_to_1_takes_what_is_there():
+    two, general = (pair(of("mlp"), of("llama"), [], known, ["f=g,d=w"]) for known in (["T = 1"], []))
+    there, elsewhere = (next(d for d in one.differences if d.key == "bytes.saved") for one in (two, general))
+    one = elsewhere.difference.xreplace({symbol("T"): parse("1")})
+    assert compare(there.difference, one + parse("4*B*L*h*d_h")) == Proved()
+    assert "bytes.peak of llama is left out: where T = 1 only a run tells" in two.exceptions
+    assert not any("bytes.saved" in text and "T = 1" in text for text in two.exceptions)
+
+
+def test_no_crossover_that_the_conditions_exclude():
+    """BERT's table of P >= T positions has no fewer rows than GPT-2's, and d·(d + 3) weights come on top."""
+    found = {one.key: one for one in pair(of("gpt2"), of("bert")).differences}
+    for key in ("params.total", "params.embedding", "bytes.optimizer"):
+        assert found[key].verdict == "less"
+        assert found[key].crossover is None
+
+
+def test_queries_that_share_keys_never_cost_more():
+    """h_kv | h: the keys of grouped queries are as many as those of all heads at h_kv = h, else fewer."""
+    two = pair(of("llama"), of("llama"), mapping=["h_kv=h"])
+    assert [c.short for c in two.conditions] == ["2 | d_h", "h_kv | h"]
+    found = {one.key: one for one in two.differences}
+    for key in ("params.total", "flops.step", "bytes.saved"):
+        assert found[key].verdict == "never more"
+        assert said(two, found[key]) == "less while h > h_kv, never more"
+    crossover = json.loads(as_json(two))["differences"]["params.total"]["crossover"]
+    assert crossover == {"symbol": "h", "bound": "h_kv", "less": "above"}
+
+
+def test_a_size_that_breaks_a_condition_of_b_is_refused():
+    with pytest.raises(SizeError, match=r"--map d_h = 3 contradicts 2 \| d_h"):
+        assert pair(of("llama"), of("llama"), mapping=["d_h=3"]).conditions
+
+
+# Relations and, for the truth, what each says of T, P, d, h.
+RELATIONS = {
+    "T <= P": lambda t, p, d, h: t <= p,
+    "T < P": lambda t, p, d, h: t < p,
+    "P > 3": lambda t, p, d, h: p > 3,
+    "T > 1": lambda t, p, d, h: t > 1,
+    "h | d": lambda t, p, d, h: d % h == 0,
+    "2 | h": lambda t, p, d, h: h % 2 == 0,
+    "T | P": lambda t, p, d, h: p % t == 0,
+}
+BODIES = {
+    "T": lambda t, p, d, h: t,
+    "P": lambda t, p, d, h: p,
+    "d": lambda t, p, d, h: d,
+    "h": lambda t, p, d, h: h,
+    "P*h": lambda t, p, d, h: p * h,
+    "T*d": lambda t, p, d, h: t * d,
+    "1": lambda t, p, d, h: 1,
+}
+SOME = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(sorted(BODIES))), min_size=1, max_size=2)
+
+
+@given(st.lists(st.sampled_from(sorted(RELATIONS)), max_size=3, unique=True), SOME, SOME)
+def test_a_sign_that_conditions_give_is_so_at_all_sizes_that_meet_them(texts, mine, theirs):
+    a, b = ({"x": parse(" + ".join(f"{n}*{body}" for n, body in side))} for side in (mine, theirs))
+    known = relations(texts, ["T", "P", "d", "h"]).conditions
+    verdict = differences(a, b, [symbol("T")], conditions=known)[0].verdict
+    for at in product(range(1, 5), repeat=4):
+        if all(RELATIONS[text](*at) for text in texts):
+            costs = [sum(n * BODIES[body](*at) for n, body in side) for side in (mine, theirs)]
+            more = costs[0] - costs[1]
+            true = {"equal": more == 0, "more": more > 0, "less": more < 0, "never less": more >= 0}
+            assert {**true, "never more": more <= 0, "depends": True}[verdict]

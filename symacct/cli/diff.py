@@ -28,7 +28,8 @@ from symacct.cli.options import debug, formats, ledger_of, priced, sized, traced
 @debug
 def diff(a: str, b: str, form: str, mapping: tuple[str, ...], solve: str | None, **options: Any) -> int:
     """Subtract B's formulas from A's. Sizes of one name are the same size; --map says what else they are."""
-    from symacct.report.differing import as_json, as_text, pair
+    from symacct.report.differing import as_json, as_text
+    from symacct.report.paired import pair
 
     one, other = ledger_of(a, options), ledger_of(b, options)
     two = pair(one, other, options["at"], options["given"], mapping, solve)

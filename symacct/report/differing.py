@@ -3,175 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import sympy as sp
 from sympy import Expr
 
-from symacct.account import Ledger
-from symacct.diff import Crossover, Difference, differences
-from symacct.domain import Domain
-from symacct.errors import SizeError
-from symacct.expressions import evaluate, parse, to_text
-from symacct.graph import Assumption
-from symacct.limits import told
+from symacct.diff import Crossover, Difference
+from symacct.expressions import to_text
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import grouped
-from symacct.report.readable import Reading, readable, reading_of, text
-from symacct.report.relations import Relations, numbers, relations
+from symacct.report.paired import Pair
+from symacct.report.readable import readable, text
 from symacct.symbols import symbol
 
 _INDENT = 13
-_LEADING = ("T", "S", "B", "V", "d", "L", "f")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Ledgers A and B; `mapped` says B's sizes in A's, `known` relates the sizes, `sizes` are numbers."""
-
-    a: Ledger
-    b: Ledger
-    mapped: Mapping[sp.Symbol, Expr]
-    known: Relations
-    sizes: Mapping[str, int]
-    solve: sp.Symbol | None = None
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The sizes of both, A's first."""
-        return _names(self.a, self.b, self.mapped)
-
-    @cached_property
-    def conditions(self) -> tuple[Assumption, ...]:
-        """The conditions of both, in the common sizes; each once."""
-        theirs = (
-            Assumption(c.kind, _put(c.left, self.mapped), _put(c.right, self.mapped), c.source)
-            for c in self.b.graph.assumptions
-        )
-        found = {c.text: c for c in (*self.a.graph.assumptions, *theirs)}
-        return tuple(found.values())
-
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """Formula by formula."""
-        domain = Domain(self.names, self.conditions)
-
-        def common(value: Expr) -> Expr:
-            return self.known.apply(value, domain)
-
-        def translated(value: Expr) -> Expr:
-            return common(sp.expand(domain.rewrite(_put(value, self.mapped))))
-
-        mine = {key: _each(common, value) for key, value in self.a.formulas.items()}
-        theirs = {key: _each(translated, value) for key, value in self.b.formulas.items()}
-        order = [symbol(n) for n in (*_LEADING, *self.names)]
-        return differences(mine, theirs, dict.fromkeys(order), self.solve)
-
-    @cached_property
-    def reading(self) -> Reading:
-        """How the formulas are collected: as A's are."""
-        return reading_of(self.a.graph)
-
-    def number(self, expr: Expr) -> int | None:
-        """An expression at the sizes; None when they do not suffice."""
-        if not {s.name for s in expr.free_symbols} <= set(self.sizes):
-            return None
-        return int(evaluate(expr, self.sizes))
-
-    def values(self, found: Difference) -> tuple[int | None, int | None]:
-        """Both formulas at the sizes; None where they do not suffice, or where only a run of the model would tell."""
-        mine = {name: value for name, value in self.sizes.items() if name in self.a.graph.symbols}
-        theirs = _theirs(self.b, self.mapped, self.sizes)
-        return (
-            told(self.a.graph, found.key, mine, lambda: self.number(found.a)),
-            told(self.b.graph, found.key, theirs, lambda: self.number(found.b)),
-        )
-
-    @cached_property
-    def exceptions(self) -> list[str]:
-        """Where a formula of one of them is another."""
-        keys = {found.key for found in self.differences}
-        limits = [(key, of, limit) for key in keys for of in (self.a.graph, self.b.graph) for limit in of.limits if limit.key == key]
-        return sorted({f"{key} of {of.target} is another where {limit.text}" for key, of, limit in limits})
-
-
-def pair(
-    a: Ledger,
-    b: Ledger,
-    at: Iterable[str] = (),
-    given: Iterable[str] = (),
-    mapping: Sequence[str] = (),
-    solve: str | None = None,
-) -> Pair:
-    """Work out `--at`, `--given`, `--map` and `--solve`. Raises SizeError for what fits neither model."""
-    mapped = _mapping(mapping, a.graph.symbols, b.graph.symbols)
-    names = _names(a, b, mapped)
-    known = relations(given, names)
-    if solve is not None and solve not in names:
-        raise SizeError(f"--solve {solve}: no size of the two models; they have {', '.join(names)}")
-    asked = numbers(at)
-    unknown = [name for name in asked if name not in names]
-    if unknown:
-        raise SizeError(f"{', '.join(unknown)}: not a size of the two models; they have {', '.join(names)}")
-    sizes = known.completed(asked)
-    if asked:
-        a.checked({name: sizes[name] for name in a.graph.symbols if name in sizes})
-        b.checked(_theirs(b, mapped, sizes))
-    return Pair(a, b, mapped, known, sizes, symbol(solve) if solve is not None else None)
-
-
-def _theirs(b: Ledger, mapped: Mapping[sp.Symbol, Expr], sizes: Mapping[str, int]) -> dict[str, int]:
-    """B's own sizes at the common ones."""
-    found = {}
-    for name in b.graph.symbols:
-        told = mapped.get(symbol(name), symbol(name))
-        if {s.name for s in told.free_symbols} <= set(sizes):
-            value = evaluate(told, sizes)
-            if not isinstance(value, int) or value < 1:
-                raise SizeError(
-                    f"{name} = {to_text(told)} (--map) would be {value}: a size is a positive integer"
-                )
-            found[name] = value
-    return found
-
-
-def _mapping(texts: Sequence[str], mine: Collection[str], theirs: Collection[str]) -> dict[sp.Symbol, Expr]:
-    """`f=8*d/3`: a size of B, and what it is in A's sizes; a new name alone renames it."""
-    found: dict[sp.Symbol, Expr] = {}
-    for part in ",".join(texts).split(",") if texts else ():
-        name, sign, said = (word.strip() for word in part.partition("="))
-        if not sign or name not in theirs:
-            raise SizeError(
-                f"--map {part!r}: write a size of B and what it is, as in f=8*d/3; B has {', '.join(theirs)}"
-            )
-        expr = parse(said)
-        if not expr.is_Symbol:
-            expr = parse(said, mine)
-        found[symbol(name)] = expr
-    return found
-
-
-def _names(a: Ledger, b: Ledger, mapped: Mapping[sp.Symbol, Expr]) -> tuple[str, ...]:
-    told = [
-        s.name
-        for name in b.graph.symbols
-        for s in sorted(mapped.get(symbol(name), symbol(name)).free_symbols, key=str)
-    ]
-    return tuple(dict.fromkeys((*a.graph.symbols, *told)))
-
-
-def _each(change: Callable[[Expr], Expr], value: Expr) -> Expr:
-    """A formula changed; of a maximum each candidate, for sympy would compare all pairs of them."""
-    if not isinstance(value, sp.Max):
-        return change(value)
-    return sp.Max(*dict.fromkeys(map(change, value.args)), evaluate=False)
-
-
-def _put(value: Any, mapped: Mapping[sp.Symbol, Expr]) -> Any:
-    return value.xreplace(dict(mapped)) if isinstance(value, sp.Basic) and mapped else value
+_SAID = {"equal": "the same", "more": "always more", "less": "always less"}
 
 
 def as_text(two: Pair, page: Page) -> None:
@@ -217,7 +64,7 @@ def _only(names: Iterable[str], both: Collection[str]) -> list[str]:
 
 
 def _row(two: Pair, found: Difference) -> tuple[str, str, str, str]:
-    number = two.values(found)
+    number = two.values(found.key)
     here = grouped(number[0] - number[1]) if number[0] is not None and number[1] is not None else ""
     large = found.difference.has(sp.Max)
     return (
@@ -230,12 +77,16 @@ def _row(two: Pair, found: Difference) -> tuple[str, str, str, str]:
 
 def said(two: Pair, found: Difference) -> str:
     """Where A costs more, in words."""
-    if found.verdict != "depends":
-        return {"equal": "the same", "more": "always more", "less": "always less"}[found.verdict]
+    if found.verdict in _SAID:
+        return _SAID[found.verdict]
     if found.crossover is not None:
-        sign = ">" if found.crossover.above else "<"
-        turn = f"{found.crossover.size} {sign} {bound(two, found.crossover)}"
-        return f"more while {turn}{_here(two, found.crossover)}"
+        never = found.verdict == "never more"  # then the other side of the bound is where A costs less
+        sign = ">" if found.crossover.above != never else "<"
+        here = _here(two, found.crossover) if two.general(found.key) else ""
+        turn = f"{found.crossover.size} {sign} {bound(two, found.crossover)}{here}"
+        return f"less while {turn}, never more" if never else f"more while {turn}"
+    if found.verdict != "depends":
+        return found.verdict
     if found.more == 0:
         return "more or less, by its sizes"
     return f"more while {_shown(two, found.more)} > {_shown(two, found.less)}"
@@ -290,6 +141,12 @@ def as_json(two: Pair) -> str:
     return json.dumps(made, indent=2, ensure_ascii=False)
 
 
+def _sides(found: Difference, turn: Crossover) -> dict[str, str]:
+    """On which side of the bound A costs more; less, where it never costs more."""
+    never = found.verdict == "never more"
+    return {"less" if never else "more": "above" if turn.above != never else "below"}
+
+
 def _object(two: Pair, found: Difference) -> dict[str, Any]:
     made: dict[str, Any] = {
         "a": to_text(found.a),
@@ -303,9 +160,9 @@ def _object(two: Pair, found: Difference) -> dict[str, Any]:
         made["crossover"] = {
             "symbol": turn.size.name,
             "bound": bound(two, turn),
-            "more": "above" if turn.above else "below",
+            **_sides(found, turn),
         }
-    values = two.values(found)
+    values = two.values(found.key)
     if values[0] is not None and values[1] is not None:
         made["values"] = {"a": values[0], "b": values[1], "difference": values[0] - values[1]}
     return made
