@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -15,7 +15,7 @@ from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
-from symacct.limits import formula_where, holds, told
+from symacct.limits import PEAK, SAVED, formula_where, holds, told
 from symacct.rules import RULES, Cost, price
 from symacct.saved import saved_buffers, saved_bytes
 from symacct.symbols import symbol
@@ -102,11 +102,11 @@ class Ledger:
         made.__dict__ |= {"entries": self.entries, "_uncounted": self._uncounted}
         return made
 
-    def where(self, sizes: Mapping[str, int]) -> Ledger:
-        """The same ledger with kept bytes and the peak as they are at these values of some sizes (see `Graph.limits`);
-        a key of which only a run could tell is left out."""
+    def where(self, sizes: Mapping[str, int], keys: Container[str] = (SAVED, PEAK)) -> Ledger:
+        """The general ledger, `keys` as they are at these values of some sizes (see `Graph.limits`); one of which
+        only a run could tell is left out."""
         params, moved = self._uncounted
-        known = {key: formula_where(self.graph, key, sizes, formula) for key, formula in moved.items() if formula is not None}
+        known = {k: formula_where(self.graph, k, sizes, e) if k in keys else e for k, e in moved.items() if e is not None}
         made = self.under(self.convention)
         made.__dict__["_uncounted"] = (params, known)
         return made

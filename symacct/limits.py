@@ -56,11 +56,13 @@ def derived(graph: Graph, key: str, sizes: Mapping[str, int], formula: Callable[
 def formula_where(graph: Graph, key: str, sizes: Mapping[str, int], formula: sp.Expr) -> sp.Expr | None:
     """The formula of a key where these sizes, perhaps not all, have these values; None where only a run tells."""
     met = limits_at(graph, key, sizes)
-    if not met:
+    deep = key != PEAK or holds_at(graph, sizes)
+    if not met and deep:
         return formula
-    if len(met) == 1 and met[0].more is not None:
+    if deep and len(met) == 1 and met[0].more is not None:
         return sp.expand(formula + met[0].more)
-    seen = told(graph, key, sizes, lambda: None)
+    known = set(graph.symbols) <= set(sizes)
+    seen = told(graph, key, sizes, lambda: None) if known else None
     return None if seen is None else sp.Integer(seen)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import sympy as sp
 
+from symacct.account import Ledger
 from symacct.api import derive
-from symacct.errors import SizeError
-from symacct.expressions import evaluate, parse
+from symacct.expressions import evaluate, parse, to_text
+from symacct.graph import Limit
 from symacct.symbols import symbol
 
 SMALL = {"B": 1, "T": 1024, "V": 50257, "L": 12, "d": 768, "h": 12, "f": 3072}
@@ -114,24 +116,53 @@ def test_with_the_lacking_orders_there_is_a_bound_that_holds(target, claim, give
     assert inside > 20
 
 
-# What a run at these sizes keeps, by saved_tensors_hooks: 12,220 bytes. At T = 1 each layer's heads are turned without a
-# copy: 4·B·h·d_h bytes a layer less than elsewhere, 4·2·6·8·2 = 768.
+# What a run at these sizes keeps, by saved_tensors_hooks: 12,220 bytes. At T = 1 each layer's heads are
+# turned without a copy: 4·B·h·d_h bytes a layer less than elsewhere, 4·2·6·8·2 = 768.
 AT_ONE = {"B": 2, "T": 1, "V": 96, "L": 2, "d": 32, "h": 6, "h_kv": 3, "d_h": 8, "f": 80}
 KEPT = "4*B*T*(V + L*(3*h*d_h + 2*h_kv*d_h + 6*d + h + 4*f + 2) + 3*d + 3) + 4*(T*d_h + 1)"
 
 
 @pytest.mark.parametrize(("bytes_kept", "verdict"), [(12_220, "equal-under"), (12_220 + 768, "refuted")])
 def test_kept_bytes_at_a_size_of_1_are_judged_as_they_are_there(bytes_kept, verdict):
-    assert check("llama", f"bytes.saved = {bytes_kept}", at=AT_ONE).verdict == verdict
+    for given in ([], ["T = 1"]):
+        found = check("llama", f"bytes.saved = {bytes_kept}", given=given, at=AT_ONE)
+        assert (found.verdict, found.exceptions) == (verdict, ())
 
 
-@pytest.mark.parametrize(("less", "verdict"), [(" - 4*B*L*h*d_h", "equal"), ("", "refuted")])
+@pytest.mark.parametrize(("less", "verdict"), [(" - 4*B*L*h*d_h", "equal-under"), ("", "refuted")])
 def test_kept_bytes_where_a_relation_sets_a_size_to_1(less, verdict):
     found = check("llama", f"bytes.saved = {KEPT}{less}", given=["T = 1"])
     assert found.verdict == verdict and not any("T = 1" in text for text in found.exceptions)
+    assert found.conditions == ("T = 1",)
     assert check("llama", f"bytes.saved = {KEPT}").verdict == "equal"
 
 
-def test_a_peak_that_only_a_run_tells_is_not_judged():
-    with pytest.raises(SizeError, match="where T = 1, bytes.peak follows no formula"):
-        check("llama", "bytes.peak = 618472", at=AT_ONE)
+@pytest.mark.parametrize(
+    ("claim", "given", "at"), [("bytes.peak = 618472", [], AT_ONE), ("bytes.peak = 4*B*V", ["T = 1"], None)]
+)
+def test_a_peak_that_only_a_run_tells_is_neither_proved_nor_refuted(claim, given, at):
+    found = check("llama", claim, given=given, at=at)
+    assert (found.verdict, found.difference, found.witness) == ("unsettled", 0, {})
+    assert found.notes[0].startswith("where T = 1, bytes.peak follows no formula: only a run there tells")
+
+
+def test_a_general_claim_stays_general_where_numbers_are_those_of_a_size_of_1():
+    """4·2·1·96 = 768 of the 12,220 bytes that a run keeps are the logits; no witness is at T = 1 or h = 1."""
+    found = check("llama", "bytes.saved = 4*B*T*V", at=AT_ONE)
+    assert found.verdict == "refuted"
+    assert any("derived 12,220, claim 768," in note for note in found.notes)
+    assert found.witness["point"]["T"] > 1 < found.witness["point"]["h"]
+    peak = check("llama", "bytes.peak = 4*B*T*V", at=AT_ONE)
+    assert peak.verdict == "refuted"
+    assert any("only a run there tells" in note for note in peak.notes)
+
+
+def test_a_relation_that_makes_two_sizes_equal_meets_a_limit_of_that():
+    """Of a limit where two sizes are equal only a run tells: `B = L` makes it true, `B = 2*L` excludes it."""
+    graph = ledger("gpt2").graph
+    limit = Limit("bytes.saved", sp.Eq(symbol("B"), symbol("L"), evaluate=False), None)
+    bounded = Ledger(replace(graph, limits=(limit,)))
+    kept = f"bytes.saved = {to_text(bounded.formulas['bytes.saved'])}"
+    assert bounded.check(kept, given=["B = L"]).verdict == "unsettled"
+    assert bounded.check(kept, given=["B = 2*L"]).exceptions == ()
+    assert "B = L" in bounded.check(kept).exceptions[0]

@@ -60,12 +60,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """A claim about a ledger under given relations."""
+    """A claim about a ledger under given relations. `general`: the ledger before sizes of 1 changed it."""
 
     ledger: Ledger
     claim: Claim
     given: tuple[str, ...]
     memory: dict[Case, tuple[Expr, Expr]] = field(default_factory=dict, compare=False)
+    general: Ledger | None = None
 
     @classmethod
     def of(cls, ledger: Ledger, claim: Claim, given: tuple[str, ...]) -> Setting:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import sympy as sp
@@ -13,17 +12,17 @@ from sympy import Expr
 from symacct.account import Ledger
 from symacct.claims.attribution import coefficients
 from symacct.claims.bounds import lacking, proved
-from symacct.claims.cases import Case, Setting, replaced
+from symacct.claims.cases import Case, Setting
 from symacct.claims.counted import MEANINGS
 from symacct.claims.defined import with_readings
-from symacct.claims.exceptions import at_values, with_exceptions
+from symacct.claims.exceptions import Untold, at_values, derived_at, holding, with_exceptions
 from symacct.claims.leading import Regime, leading_hint, one_token, regions, stated, usual
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
 from symacct.claims.reading import placed, read
 from symacct.claims.verdict import PROVED, Verdict
-from symacct.claims.witness import plain, ratio_hint, smallest, thousands
+from symacct.claims.witness import at_sizes, elsewhere, plain, quotient, ratio_hint, smallest
 from symacct.errors import SizeError
 from symacct.expressions import Proved, canonical, compare
 from symacct.report.answer import answer
@@ -56,9 +55,21 @@ def check(
     with placed(claim):
         setting = Setting.of(ledger, read(claim, names), tuple(plain_given))
         stated(orders, ledger.graph, setting.relations().replaced)  # an order that cannot hold is refused
-        setting = at_values(setting, {})
-        found = _Judge(setting, orders, asked.sizes, names).verdict()
+        found = _judged(_Judge(setting, orders, asked.sizes, names))
         return with_exceptions(with_readings(found, setting, names), setting)
+
+
+def _judged(judge: _Judge) -> Verdict:
+    """The verdict under the relations; where those leave what is derived untold, at the sizes."""
+    setting = judge.setting
+    numbers = tuple(f"{name} = {value}" for name, value in judge.sizes.items())
+    for sizes, given in (({}, setting.given), (judge.sizes, (*setting.given, *numbers))):
+        try:
+            there = at_values(replace(setting, given=given, memory={}), sizes)
+            return replace(judge, setting=there).verdict()
+        except Untold as untold:
+            why = untold
+    return judge.untold(why)
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,8 @@ class _Judge:
     def verdict(self) -> Verdict:
         base = self.setting.base
         left, right = self.setting.raw(base)
-        if isinstance(compare(left, right, iter(())), Proved):
+        general = self.setting.general is None
+        if general and isinstance(compare(left, right, iter(())), Proved):
             return self._made("equal", base, conditions=())
         if self.setting.holds(base):
             return self._made("equal-under", base, conditions=self._needed(left, right))
@@ -107,7 +119,10 @@ class _Judge:
         numbers = tuple(f"{n} = {v}" for n, v in self.sizes.items() if n in spoken)
         if not numbers:
             return None
-        sized = at_values(Setting(setting.ledger, setting.claim, (*setting.given, *numbers)), self.sizes)
+        try:
+            sized = at_values(replace(setting, given=(*setting.given, *numbers), memory={}), self.sizes)
+        except Untold:
+            return None
         bare = (case for case in sized.readings() if not case.supposed)
         found = next((case for case in (sized.base, *bare) if sized.holds(case)), None)
         return replace(self, setting=sized)._under(found) if found else None
@@ -116,7 +131,7 @@ class _Judge:
         """The relations that a proof takes: the given ones, and the model's own assumptions that it used."""
         setting = self.setting
         without = replace(setting, given=())
-        given = () if without.holds(setting.base) else tuple(setting.given)
+        given = () if setting.general is None and without.holds(setting.base) else setting.given
         roundings = {
             s for e in (left, right) for f in e.atoms(sp.floor, sp.ceiling, sp.Mod) for s in f.free_symbols
         }
@@ -158,7 +173,7 @@ class _Judge:
             return None
         found = self._made("equal-under", base, (*self._conditions(base), *where), form.value)
         return replace(
-            found, witness=self._witness(base, derived, claim), notes=self._at_sizes(derived, claim)
+            found, witness=self._witness(base, derived, claim), notes=self._at_sizes(base, derived, claim)
         )
 
     def _lies(self, form: Form, forms: Sequence[Form]) -> tuple[str, ...]:
@@ -199,7 +214,7 @@ class _Judge:
             regions=regions(derived, claim, graph, self._numbers),
             terms=terms(self.setting, case),
             witness=self._witness(case, derived, claim),
-            notes=tuple(note for note in (bound, *self._at_sizes(derived, claim)) if note),
+            notes=tuple(note for note in (bound, *self._at_sizes(case, derived, claim)) if note),
         )
 
     def _bound(self, regime: Regime, derived: Expr, claim: Expr) -> tuple[str, str]:
@@ -244,9 +259,9 @@ class _Judge:
                 one_token(derived, claim, graph) if key.startswith("flops") else "",
                 hint,
                 self._nearest_form(base, claim),
-                *self._at_sizes(derived, claim),
+                *self._at_sizes(base, derived, claim),
                 *self._near(base),
-                *self._elsewhere(),
+                *elsewhere(setting),
             )
             if note
         ]
@@ -272,16 +287,6 @@ class _Judge:
         derived, claim = self.setting.sides(case)
         return len(coefficients(derived - claim))
 
-    def _elsewhere(self) -> list[str]:
-        """Usual relations under which the claim would be equal, but which the known sizes do not obey."""
-        setting, texts = self.setting, list(self.setting.thinkable)
-        ways = [*((text,) for text in texts), *combinations(texts, 2), *setting.divided]
-        for way in ways:
-            if way not in setting.supposable and setting.holds(replace(setting.base, supposed=way)):
-                where = " and ".join(way)
-                return [f"equal where {where}, which this model does not need: its sizes are free"]
-        return []
-
     def _near(self, base: Case) -> list[str]:
         """Another N by which the claim would hold to leading order."""
         if not self.setting.claim.speaks_of_n:
@@ -304,23 +309,26 @@ class _Judge:
             domain = self.setting.domain(case.supposed)
         except SizeError:
             return {}
-        found = smallest(derived, claim, domain)
+        found = smallest(derived, claim, domain, holding(self.setting))
         if found is None:
             return {}
         point, mine, its = found
         return {"point": point, "derived": plain(mine), "claim": plain(its)}
 
-    def _at_sizes(self, derived: Expr, claim: Expr) -> tuple[str, ...]:
-        """The claim in numbers at the known sizes."""
-        numbers = self._numbers
-        mine, its = replaced(derived, numbers), replaced(claim, numbers)
-        mine, its = (canonical(side) if not side.free_symbols else side for side in (mine, its))
-        if not numbers or not (mine.is_Rational and its.is_Rational) or mine == 0:
-            return ()
-        percent = float(100 * sp.Rational(its - mine) / mine)
-        off = f"{percent:+.2f}" if percent == 0 or abs(percent) >= 0.01 else f"{percent:+.1e}"
-        told = thousands(mine / its) if its else ""
-        return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {off} %{told}",)
+    def _at_sizes(self, case: Case, derived: Expr, claim: Expr) -> tuple[str, ...]:
+        """The claim in numbers at the known sizes, with the number that is derived for these."""
+        try:
+            there = derived_at(self.setting, case, self.sizes)
+        except Untold as untold:
+            return (f"at the sizes given: {untold}",)
+        return at_sizes(derived if there is None else there, claim, self._numbers)
+
+    def untold(self, why: Untold) -> Verdict:
+        """Neither proved nor refuted: what is derived is unknown where the claim is made."""
+        base, claim = self.setting.base, self.setting.claim
+        named = claim.left.xreplace({stand: symbol(key) for stand, key in claim.keys.items()})
+        found = self._made("unsettled", base, self._conditions(base), named)
+        return replace(found, difference=sp.Integer(0), notes=(str(why),))
 
     def _made(
         self, verdict: str, case: Case, conditions: tuple[str, ...], form: Expr | None = None
@@ -334,13 +342,8 @@ class _Judge:
             self.setting.claim.text,
             self.setting.ledger.graph.target,
             claim,
-            claim if equal and _quotient(derived) and not _quotient(claim) else derived,
+            claim if equal and quotient(derived) and not quotient(claim) else derived,
             sp.Integer(0) if equal else canonical(derived - claim),
             conditions,
             names=self.names.told(case.choice),
         )
-
-
-def _quotient(expr: Expr) -> bool:
-    """Whether a sum stands below a fraction's line, as in flops.step/flops.forward."""
-    return any(p.base.is_Add for p in expr.atoms(sp.Pow) if p.exp.is_negative)

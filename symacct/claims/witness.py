@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, islice, product
+from itertools import chain, combinations, islice, product
 from typing import Any
 
 import sympy as sp
 from sympy import Expr
 
+from symacct.claims.cases import Setting, replaced
 from symacct.domain import Domain
 from symacct.errors import TraceError
-from symacct.expressions import UndefinedHere, evaluate
+from symacct.expressions import UndefinedHere, canonical, evaluate
 from symacct.symbols import symbol
 
 _SMALL = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -86,13 +88,18 @@ def thousands(ratio: sp.Rational) -> str:
     return f": about 10^{powers[0]} times as much: kilo, mega, giga, tera?" if powers else ""
 
 
-def smallest(derived: Expr, claim: Expr, domain: Domain) -> tuple[dict[str, int], Any, Any] | None:
-    """Sizes of the domain, as small as a short search finds, at which the two differ, and both values."""
+def smallest(
+    derived: Expr, claim: Expr, domain: Domain, holds: Callable[[Mapping[str, int]], bool]
+) -> tuple[dict[str, int], Any, Any] | None:
+    """Sizes of the domain, as small as a short search finds, at which the two differ, and both values.
+
+    They are sizes at which the derived formula `holds`.
+    """
     needed = sorted({s.name for side in (derived, claim) for s in side.free_symbols})
     for point in _candidates(domain):
         values = _values(derived, claim, point)
-        if values is not None and values[0] != values[1]:
-            point, values = _lowered(derived, claim, domain, point, values)
+        if values is not None and values[0] != values[1] and holds(point):
+            point, values = _lowered(derived, claim, domain, point, values, holds)
             return {
                 n: point[n] for n in domain.names if n in point and (n in needed or _spoken(domain, n))
             }, *values
@@ -136,18 +143,51 @@ def _values(derived: Expr, claim: Expr, point: Mapping[str, int]) -> tuple[Any, 
 
 
 def _lowered(
-    derived: Expr, claim: Expr, domain: Domain, point: dict[str, int], values: tuple[Any, Any]
+    derived: Expr,
+    claim: Expr,
+    domain: Domain,
+    point: dict[str, int],
+    values: tuple[Any, Any],
+    holds: Callable[[Mapping[str, int]], bool],
 ) -> tuple[dict[str, int], tuple[Any, Any]]:
     for name in domain.names:
         for value in range(1, min(point[name], 17)):
             lower = _completed(domain, point | {name: value})
             found = _values(derived, claim, lower) if domain.holds(lower) else None
-            if found is not None and found[0] != found[1]:
+            if found is not None and found[0] != found[1] and holds(lower):
                 point, values = lower, found
                 break
     return point, values
 
 
+def at_sizes(derived: Expr, claim: Expr, numbers: Mapping[sp.Symbol, Expr]) -> tuple[str, ...]:
+    """The claim in numbers at the known sizes; nothing where these do not suffice."""
+    mine, its = replaced(derived, numbers), replaced(claim, numbers)
+    mine, its = (canonical(side) if not side.free_symbols else side for side in (mine, its))
+    if not numbers or not (mine.is_Rational and its.is_Rational) or mine == 0:
+        return ()
+    percent = float(100 * sp.Rational(its - mine) / mine)
+    off = f"{percent:+.2f}" if percent == 0 or abs(percent) >= 0.01 else f"{percent:+.1e}"
+    told = thousands(mine / its) if its else ""
+    return (f"at the sizes given: derived {plain(mine):,}, claim {plain(its):,}, {off} %{told}",)
+
+
+def elsewhere(setting: Setting) -> list[str]:
+    """Usual relations under which a claim would be equal, but which the known sizes do not obey."""
+    texts = list(setting.thinkable)
+    ways = [*((text,) for text in texts), *combinations(texts, 2), *setting.divided]
+    for way in ways:
+        if way not in setting.supposable and setting.holds(replace(setting.base, supposed=way)):
+            where = " and ".join(way)
+            return [f"equal where {where}, which this model does not need: its sizes are free"]
+    return []
+
+
 def plain(number: Any) -> int | str:
     """A value for JSON: an integer, or a fraction as text."""
     return int(number) if Fraction(number).denominator == 1 else str(number)
+
+
+def quotient(expr: Expr) -> bool:
+    """Whether a sum stands below a fraction's line, as in flops.step/flops.forward."""
+    return any(p.base.is_Add for p in expr.atoms(sp.Pow) if p.exp.is_negative)

@@ -122,8 +122,8 @@ class Pair:
         left, right = (_put(side, mapped) for side in limit.where.args)
         apart = sp.expand((left - right).xreplace(dict(self.known.replaced)))
         of, where = f"{limit.key} of {whole.graph.target}", f"where {to_text(left)} = {to_text(right)}"
-        if apart.is_number:
-            lost = apart == 0 and limit.key not in narrow.formulas
+        if apart.is_zero is not None:
+            lost = apart.is_zero and limit.key not in narrow.formulas
             return f"{of} is left out: {where} only a run tells" if lost else ""
         more = "another" if limit.more is None else f"{shown(_put(limit.more, mapped), self.reading)} more"
         return f"{of} is {more} {where}"
