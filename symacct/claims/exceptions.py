@@ -93,7 +93,8 @@ def with_exceptions(found: Verdict, setting: Setting) -> Verdict:
     for limit in graph.limits:
         apart = setting.under(limit.where.lhs - limit.where.rhs)
         # where the relations make a limit true, the verdict is about what is derived there
-        fixed = limit.where.rhs.is_number and any(t.startswith(f"{limit.where.lhs} = ") for t in found.conditions)
+        known = any(text.startswith(f"{limit.where.lhs} = ") for text in found.conditions)
+        fixed = known and limit.where.rhs.is_number
         if limit.key in keys and apart.is_zero is None and not fixed:
             plus = None if limit.more is None else f"the derived formula plus ({to_text(limit.more)})"
             told.append(f"where {limit.text}, {limit.key} is {plus or 'another: only a run tells'}")
