@@ -17,7 +17,7 @@ from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.limits import PEAK, SAVED, formula_where, holds, told
 from symacct.rules import RULES, Cost, price
-from symacct.saved import saved_buffers, saved_bytes
+from symacct.saved import gradient_bytes, saved_buffers, saved_bytes
 from symacct.symbols import symbol
 
 KINDS = ("product", "elementwise", "reduction", "transcendental")
@@ -199,7 +199,7 @@ class Ledger:
         graph = self.graph
         found: dict[str, Expr | None] = {"bytes.params": _sum(graph.sources("parameter"), lambda t: t.bytes)}
         if graph.mode == "train":
-            found["bytes.grads"] = _sum(graph.sources("gradient"), lambda t: t.bytes)
+            found["bytes.grads"] = gradient_bytes(graph)
             found["bytes.optimizer"] = _sum(graph.sources("state"), lambda t: t.bytes)
             masters = [place for place in graph.sources("state") if MASTER in place.node.notes]
             found["bytes.master"] = _sum(masters, lambda t: t.bytes) if masters else None

@@ -1,11 +1,11 @@
-"""Bytes kept for backward, tensor by tensor: at a cost, and of what the model holds anyway."""
+"""Bytes kept for backward, tensor by tensor: at a cost, and of what the model holds anyway; and those of gradients."""
 
 from __future__ import annotations
 
 import sympy as sp
 from sympy import Expr
 
-from symacct.graph import HELD, Graph, total_over
+from symacct.graph import HELD, Graph, Placed, total_over
 
 
 def saved_bytes(graph: Graph) -> dict[str, Expr]:
@@ -20,6 +20,25 @@ def saved_buffers(graph: Graph) -> dict[str, Expr]:
     no further cost."""
     held = _held(graph)
     return {value: size for value, size in _kept_bytes(graph).items() if value in held}
+
+
+def gradient_bytes(graph: Graph) -> Expr:
+    """Bytes that gradients hold, each storage once. That of a parameter which the code puts in front of other data
+    (`cat`) is a part of the whole's gradient, and holds all of it."""
+    makers = {out.value: place for place in graph.placed() for out in place.node.outputs}
+    found: dict[str, Expr] = {}
+    for place in graph.sources("gradient"):
+        for out in place.node.outputs:
+            made = makers.get(out.storage, place)
+            alike = sp.expand(_times(made) - _times(place)) == 0
+            whole = graph.storages.get(out.storage) if alike or not made.loops else None
+            name, size, loops = (out.value, out.bytes, place.loops) if whole is None else (out.storage, whole, made.loops)
+            found[name] = sp.expand(total_over(size, loops))
+    return sp.Add(*found.values())
+
+
+def _times(place: Placed) -> Expr:
+    return sp.Mul(*(loop.count for loop in place.loops))
 
 
 def _held(graph: Graph) -> set[str]:

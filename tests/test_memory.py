@@ -318,3 +318,23 @@ def test_a_parameter_without_a_gradient_has_no_state():
     _, ledger = built(Unused, lambda B, d: torch.randn(B, d), {"B": 3, "d": 5, "f": 7})
     assert sp.expand(ledger.formulas["bytes.optimizer"] - parse("8*(d*f + f) + 8")) == 0
     assert sp.expand(ledger.formulas["bytes.grads"] - parse("4*(d*f + f)")) == 0
+
+
+class Prompt(nn.Module):
+    """A learned row in front of the others: its gradient is a part of the gradient of all rows."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.row, self.layer = nn.Parameter(torch.ones(1, d)), nn.Linear(d, d)
+
+    def forward(self, x):
+        return torch.cat([self.row, self.layer(x)]).square()
+
+
+@pytest.mark.parametrize("sizes", [{"T": 5, "d": 2}, {"T": 3, "d": 7}, {"T": 8, "d": 8}])
+def test_a_gradient_that_is_a_part_of_another_holds_all_of_it(sizes):
+    source, ledger = built(Prompt, lambda T, d: torch.randn(T, d), {"T": 4, "d": 6})
+    model = source.model(sizes)
+    model(source.inputs(sizes)).sum().backward()
+    held = {p.grad.untyped_storage().data_ptr(): p.grad.untyped_storage().nbytes() for p in model.parameters()}
+    assert ledger.at(**sizes)["bytes.grads"] == sum(held.values())
