@@ -54,7 +54,7 @@ def sharded_checks(
             shards = torch_ranks.Shards(modules_of(real.model, units), share.degrees.data, source.optimizer)
             tensors = None
             if share.plan:
-                dim = sequence_dim(graph, share.graph) if degrees.sequence else None
+                dim = sequence_dim(graph, share.graph, share.names.of["tp"]) if degrees.sequence else None
                 tensors = Tensors(styles_of(real.model, share.plan), degrees.tensor, dim)
             foretold = _parameters(real.model, share.graph, point, units)
             seen = as_torch_divides(real, tensors, shards)

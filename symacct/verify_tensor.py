@@ -18,7 +18,7 @@ from symacct import oracles_parallel as torch_ranks
 from symacct import verify_runs as runs
 from symacct.account import Ledger
 from symacct.certificate import Check
-from symacct.errors import SymacctError, Unsupported
+from symacct.errors import Unsupported
 from symacct.formula_text import to_text
 from symacct.graph import Graph
 from symacct.oracles_styles import Tensors
@@ -28,11 +28,11 @@ from symacct.parallel.layout import GRADIENT
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
 from symacct.parallel.tensor import sharded
-from symacct.parallel.torch_styles import needed_in_parts
+from symacct.parallel.torch_styles import needed_in_parts, sequence_dims
 from symacct.records import loosened, template
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
-from symacct.verify_findings import Findings, models_at, numbers_of, shape_text
+from symacct.verify_findings import Findings, models_at, numbers_of, shape_text, torch_running
 from symacct.verify_shapes import Step, place_of, unfold
 
 _SEQUENCES = ("T", "S")
@@ -59,7 +59,7 @@ def tensor_checks(
     for _, example in models_at(source, graph, source.dims, found, seed):
         divided, plan = divided_as_torch_can(graph, degrees, t, example.model, found)
         local = local or divided
-        dim = sequence_dim(graph, local) if degrees.sequence else None
+        dim = sequence_dim(graph, local, t) if degrees.sequence else None
         cut = needed_in_parts(local, t)
         if later := [label for label, plain in cut.items() if not plain]:
             raise Unsupported(_LATER.format(", ".join(later)))
@@ -141,24 +141,13 @@ def as_torch_divides(
     """The first rank of torch's. Raises Unsupported where the model's own code does not go through
     DTensor.
     """
-    try:
+    with torch_running("this model"):
         return torch_ranks.rank_of(real.model, real.inputs, real.loss, tensors, shards)
-    except SymacctError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise Unsupported(f"torch cannot run this model so; {type(error).__name__}: {reason}") from error
 
 
-def sequence_dim(graph: Graph, local: Graph) -> int:
-    """Where the sequence lies in what the ranks scatter."""
-    shapes, made = graph.tensors(), local.tensors()
-    dims = set()
-    for place in local.ops:
-        if place.node.op == "c10d.reduce_scatter":
-            value = next(place.node.refs).value
-            shape = (shapes.get(value) or made[value]).shape
-            dims |= {k for k, size in enumerate(shape) if str(size) in _SEQUENCES}
+def sequence_dim(graph: Graph, local: Graph, ranks: Expr) -> int:
+    """Where the sequence lies in what these ranks scatter."""
+    dims = sequence_dims(graph, local, ranks)
     if len(dims) != 1:
         raise Unsupported(
             f"{graph.target}: the sequence lies in {len(dims)} dimensions of what is scattered; "

@@ -83,6 +83,12 @@ def test_the_proposed_plan_runs_under_torch(capsys, parallel):
     assert ("SequenceParallel" in text) == ("sp" in parallel)
 
 
+def test_context_ranks_change_nothing_of_the_plan(capsys):
+    """That of tp and sp runs under torch, above; what context ranks scatter, keys and values, lies otherwise."""
+    alone, both = (printed(capsys, f"tp=2,sp{more}")[0]["parallel"]["styles"]["plan"] for more in ("", ",cp=2"))
+    assert both == alone and "Shard(1)" in str(both)
+
+
 def test_a_plan_of_ones_own_is_told_and_runs(capsys):
     own = "blocks.*.mlp.gate=colwise,blocks.*.mlp.up=colwise,blocks.*.mlp.down=rowwise"
     found, text = printed(capsys, "tp=2", "--styles", own)

@@ -40,9 +40,10 @@ class TorchPlan:
     own: bool
 
 
-def torch_plan(graph: Graph, local: Graph, plan: Plan, sequence: bool) -> TorchPlan:
-    """The plan of a graph, of which `local` is one rank's, in torch's words."""
-    between = f"Shard({dim})" if sequence and (dim := _dimension(graph, local)) is not None else ""
+def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bool) -> TorchPlan:
+    """The plan of a graph, of which `local` is one of these ranks', in torch's words."""
+    dims = sequence_dims(graph, local, ranks) if sequence else set()
+    between = f"Shard({dims.pop()})" if len(dims) == 1 else ""
     kinds = _kinds(graph)
     styles: dict[str, str] = {}
     apart: dict[str, str] = {}
@@ -112,15 +113,15 @@ def _placement(part: Part) -> str:
     return f"Shard({part.dim})" + ("" if parts == 1 else f" of each of its {parts} parts")
 
 
-def _dimension(graph: Graph, local: Graph) -> int | None:
-    """Where the sequence lies in what the ranks scatter; None where it lies at several places."""
-    shapes, made, found = graph.tensors(), local.tensors(), set()
+def sequence_dims(graph: Graph, local: Graph, ranks: Expr) -> set[int]:
+    """Where the sequence lies in what these ranks scatter: not what context ranks do, who scatter keys and values."""
+    shapes, made, found = graph.tensors(), local.tensors(), set[int]()
     for place in local.ops:
-        if place.node.op == "c10d.reduce_scatter":
+        if place.node.op == "c10d.reduce_scatter" and f"axis:{ranks}" in place.node.notes:
             value = next(place.node.refs).value
             shape = (shapes.get(value) or made[value]).shape
             found |= {k for k, size in enumerate(shape) if str(size) in _SEQUENCES}
-    return found.pop() if len(found) == 1 else None
+    return found
 
 
 def needed_in_parts(local: Graph, ranks: Expr) -> dict[str, bool]:

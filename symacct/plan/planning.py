@@ -47,9 +47,10 @@ class Plan:
     @property
     def torch(self) -> TorchPlan | None:
         """How tensor-parallel ranks divide the model, in torch's words; None where they do not."""
-        if self.rank is None or self.rank.plan is None:
+        found = self.rank
+        if found is None or found.plan is None:
             return None
-        return torch_plan(self.case.ledger.graph, self.rank.graph, self.rank.plan, self.rank.degrees.sequence)
+        return torch_plan(self.case.ledger.graph, found.graph, found.plan, found.names.of["tp"], found.degrees.sequence)
 
     @property
     def sizes(self) -> Mapping[str, int]:
