@@ -13,8 +13,7 @@ from symacct import verify_runs as runs
 from symacct.account import Ledger
 from symacct.certificate import Check
 from symacct.conventions import convention
-from symacct.errors import SymacctError, Unsupported
-from symacct.formula_text import to_text
+from symacct.errors import Unsupported
 from symacct.graph import Assumption, Graph, total_over
 from symacct.oracles_parallel import Rank as Seen
 from symacct.parallel.collectives import Traffic
@@ -22,7 +21,7 @@ from symacct.parallel.degrees import Degrees
 from symacct.parallel.rank import Rank, rank
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
-from symacct.verify_findings import Findings, models_at, numbers_of
+from symacct.verify_findings import Findings, check_of, models_at, torch_running
 
 _SEQUENCES = ("T", "S")
 _FUSED = "aten._scaled_dot_product_"
@@ -107,33 +106,28 @@ def _run(
     part: runs.Real, ranks: int, rank: int, method: str, balanced: bool = False
 ) -> tuple[Seen, tuple[torch_ring.Block, ...]]:
     part.model.zero_grad(set_to_none=True)
-    try:
+    with torch_running("this model"):
         return torch_ring.ring_rank(part.model, part.inputs, part.loss, ranks, rank, method, balanced)
-    except SymacctError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise Unsupported(f"torch cannot run this model so; {type(error).__name__}: {reason}") from error
 
 
 def _checks(
     share: Rank, seen: Seen, method: str, oracle: str, point: Mapping[str, int], found: Findings
 ) -> Iterator[Check]:
-    yield _check("flops.forward", share.flops["flops.forward"], seen.flops_forward, oracle, point)
+    yield check_of("flops.forward", share.flops["flops.forward"], seen.flops_forward, oracle, point)
     backward = share.flops["flops.hardware"] - share.flops["flops.forward"]
-    yield _check("flops.backward", backward, seen.flops_backward, oracle, point)
+    yield check_of("flops.backward", backward, seen.flops_backward, oracle, point)
     kept = share.shares[0].kept
     if kept is not None:
         tables = _of_positions(share)
         if tables != 0:
             found.notes[_TABLES] = None
         own = kept - tables + tables / share.names.of["cp"]
-        yield _check("bytes.saved", own, seen.saved_bytes, oracle, point)
+        yield check_of("bytes.saved", own, seen.saved_bytes, oracle, point)
     found.notes[_HOP] = None
     for phase in ("forward", "backward"):
         rows = [x for x in share.traffic if _among(x) and x.phase == phase]
         sent = sp.Add(*(x.ring for x in rows))
-        yield _check(f"bytes sent in {phase}", sent, _sent(share, seen, method, phase), oracle, point)
+        yield check_of(f"bytes sent in {phase}", sent, _sent(share, seen, method, phase), oracle, point)
 
 
 def _of_positions(share: Rank) -> Expr:
@@ -170,11 +164,4 @@ def _balanced(share: Rank, part: runs.Real, point: Mapping[str, int]) -> Iterato
         seen, blocks = _run(part, ranks, number, "allgather", True)
         oracle = f"torch's ring attention, balanced, rank {number} of {ranks}, pairs behind the mask left out"
         observed = seen.flops_forward - sum(block.behind for block in blocks)
-        yield _check("flops.forward (--attention exact)", exact, observed, oracle, point)
-
-
-def _check(quantity: str, formula: Expr, observed: int, oracle: str, point: Mapping[str, int]) -> Check:
-    formula = sp.expand(formula)
-    expected = formula.xreplace(numbers_of(point))
-    shown = int(expected) if expected.is_Integer else to_text(expected)
-    return Check(quantity, oracle, point, to_text(formula), observed, shown, expected == observed)
+        yield check_of("flops.forward (--attention exact)", exact, observed, oracle, point)

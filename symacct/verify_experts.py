@@ -10,8 +10,7 @@ from sympy import Expr
 from torch import nn
 
 from symacct.certificate import Check
-from symacct.errors import SymacctError, Unsupported
-from symacct.formula_text import to_text
+from symacct.errors import Unsupported
 from symacct.graph import Graph
 from symacct.oracles_experts import expert_rank
 from symacct.oracles_parallel import Rank as Seen
@@ -19,7 +18,7 @@ from symacct.parallel.degrees import Degrees
 from symacct.parallel.holdings import holdings
 from symacct.parallel.rank import Rank, rank
 from symacct.tracing.source import ModelSource
-from symacct.verify_findings import Findings, models_at, numbers_of
+from symacct.verify_findings import Findings, check_of, models_at, torch_running
 from symacct.verify_tensor import label_of
 
 _COUNTS = (
@@ -42,13 +41,8 @@ def expert_checks(
     bounded = replace(share.graph, assumptions=share.conditions)
     for point, real in models_at(source, bounded, given, found, seed):
         modules = _stacked(real.model, share)
-        try:
+        with torch_running("this model"):
             seen = expert_rank(real.model, real.inputs, real.loss, modules, degrees.experts)
-        except SymacctError:
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise Unsupported(f"torch cannot run this model so; {type(error).__name__}: {reason}") from error
         found.points.append(point)
         found.notes.update(dict.fromkeys((*seen.notes, _COUNTS)))
         oracle = f"all_to_all around the experts, rank 0 of {degrees.experts}"
@@ -89,6 +83,4 @@ def _checks(share: Rank, seen: Seen, oracle: str, point: Mapping[str, int]) -> I
         pairs.append((f"traffic.{phase}.ep.all_to_all", sp.Add(*(x.payload for x in rows)), sum(sent)))
     for quantity, formula, observed in pairs:
         if formula is not None:
-            formula = sp.expand(formula)
-            expected = int(formula.xreplace(numbers_of(point)))
-            yield Check(quantity, oracle, point, to_text(formula), observed, expected, observed == expected)
+            yield check_of(quantity, formula, observed, oracle, point)

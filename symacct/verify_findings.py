@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import sympy as sp
+from sympy import Expr
 
 from symacct import verify_runs as runs
 from symacct.certificate import Check
-from symacct.errors import SymacctError, TraceError
+from symacct.errors import SymacctError, TraceError, Unsupported
+from symacct.formula_text import to_text
 from symacct.graph import Graph
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
@@ -43,6 +46,26 @@ def models_at(
                 found.notes[f"passed over sizes that the model refuses: {type(error).__name__}: {why}"] = None
     except TraceError as error:
         found.notes[f"no sizes found for {', '.join(f'{k}={v}' for k, v in given.items())}: {error}"] = None
+
+
+@contextmanager
+def torch_running(what: str) -> Iterator[None]:
+    """Whatever torch raises in the block becomes Unsupported: it cannot run `what` so."""
+    try:
+        yield
+    except SymacctError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise Unsupported(f"torch cannot run {what} so; {type(error).__name__}: {reason}") from error
+
+
+def check_of(quantity: str, formula: Expr, observed: int, oracle: str, point: Mapping[str, int]) -> Check:
+    """A formula at a point against what was observed there."""
+    formula = sp.expand(formula)
+    expected = formula.xreplace(numbers_of(point))
+    shown = int(expected) if expected.is_Integer else to_text(expected)
+    return Check(quantity, oracle, point, to_text(formula), observed, shown, expected == observed)
 
 
 def numbers_of(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:

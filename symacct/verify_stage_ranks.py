@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import sympy as sp
 from sympy import Expr
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 
 from symacct import verify_runs as runs
 from symacct.certificate import Check
-from symacct.errors import SymacctError, Unsupported
-from symacct.formula_text import to_text
+from symacct.errors import Unsupported
 from symacct.graph import Graph
 from symacct.oracles_parallel import rank_of
 from symacct.oracles_stages import Cut, handed, scheduled, stage_of
@@ -30,11 +28,10 @@ from symacct.parallel.rank import Rank, Share, among_replicas, rank
 from symacct.parallel.torch_styles import needed_in_parts
 from symacct.parallel.units import units_of
 from symacct.tracing.source import ModelSource
-from symacct.verify_findings import Findings, models_at, numbers_of
+from symacct.verify_findings import Findings, check_of, models_at, torch_running
 from symacct.verify_sharded import even, modules_of
 from symacct.verify_tensor import label_of, styles_of, unsayable_in
 
-_T = TypeVar("_T")
 _OF_SHARDS = (("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward"))
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 
@@ -134,16 +131,6 @@ def _elsewhere(graph: Graph, model: nn.Module, stage: Stage) -> list[str]:
     return found
 
 
-def _run(does: Callable[[], _T]) -> _T:
-    try:
-        return does()
-    except SymacctError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise Unsupported(f"torch cannot run a stage so; {type(error).__name__}: {reason}") from error
-
-
 def _tensor(share: Rank, parts: list[_Part], point: Mapping[str, int]) -> Iterator[Check]:
     """Parameters on each stage; products of the stage with most of them, and what the busiest one sends."""
     assert share.plan is not None
@@ -157,14 +144,15 @@ def _tensor(share: Rank, parts: list[_Part], point: Mapping[str, int]) -> Iterat
         if unsayable_in(share.plan, real.model):
             raise Unsupported("torch's styles cannot divide the model as derived, and a stage is not else")
         tensors = Tensors(styles_of(real.model, share.plan), ranks)
-        seen.append(_run(partial(rank_of, real.model, real.inputs, real.loss, tensors)))
+        with torch_running("a stage"):
+            seen.append(rank_of(real.model, real.inputs, real.loss, tensors))
     oracle = f"parallelize_module on each of {share.degrees.stages} stages, rank 0 of {ranks}"
     for part, own in zip(parts, seen, strict=True):
         name, states = part.share.stage.name, part.share.states
-        yield _check(f"bytes.params, {name}", states.params, own.params_bytes, oracle, point)
+        yield check_of(f"bytes.params, {name}", states.params, own.params_bytes, oracle, point)
     fullest = max(seen, key=lambda own: own.flops_forward + own.flops_backward)
     for key, observed in (("forward", fullest.flops_forward), ("backward", fullest.flops_backward)):
-        yield _check(f"flops.{key} of a pass", share.flops[f"flops.{key}"] / passes, observed, oracle, point)
+        yield check_of(f"flops.{key} of a pass", share.flops[f"flops.{key}"] / passes, observed, oracle, point)
     rows = [x for x in share.traffic if x.axis == "tp" and not x.once]
     busiest = max(seen, key=lambda own: sum(s.payload for s in own.sent))
     for kind in _KINDS:
@@ -182,10 +170,10 @@ def _sharded(share: Rank, parts: list[_Part], point: Mapping[str, int]) -> Itera
         real = part.made()
         units = modules_of(real.model, units_of(share.graph))
         place = (part.number, stages)
-        run = partial(scheduled, real.model, units, real.inputs, real.loss, place, passes, replicas)
-        sent, held = _run(run)
+        with torch_running("a stage"):
+            sent, held = scheduled(real.model, units, real.inputs, real.loss, place, passes, replicas)
         name = part.share.stage.name
-        yield _check(f"bytes.params, {name}", part.share.states.params, held, oracle, point)
+        yield check_of(f"bytes.params, {name}", part.share.states.params, held, oracle, point)
         rows = among_replicas(share, part.share)
         for kind, phase in _OF_SHARDS:
             mine = [x for x in rows if (x.kind, x.phase) == (kind, phase)]
@@ -201,12 +189,5 @@ def _phase(phase: str) -> str:
 def _sent(
     what: str, rows: list[Traffic], heard: list[int], passes: Expr, oracle: str, point: Mapping[str, int]
 ) -> Iterator[Check]:
-    yield _check(f"collectives.{what}", sp.Add(*(x.count for x in rows)) / passes, len(heard), oracle, point)
-    yield _check(f"traffic.{what}", sp.Add(*(x.payload for x in rows)) / passes, sum(heard), oracle, point)
-
-
-def _check(quantity: str, formula: Expr, observed: int, oracle: str, point: Mapping[str, int]) -> Check:
-    formula = sp.expand(formula)
-    expected = formula.xreplace(numbers_of(point))
-    shown = int(expected) if expected.is_Integer else to_text(expected)
-    return Check(quantity, oracle, point, to_text(formula), observed, shown, expected == observed)
+    yield check_of(f"collectives.{what}", sp.Add(*(x.count for x in rows)) / passes, len(heard), oracle, point)
+    yield check_of(f"traffic.{what}", sp.Add(*(x.payload for x in rows)) / passes, sum(heard), oracle, point)

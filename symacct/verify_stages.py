@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-import sympy as sp
-from sympy import Expr
-
 from symacct import oracles_pipeline as torch_stages
-from symacct.certificate import Check
 from symacct.errors import Unsupported
-from symacct.formula_text import to_text
 from symacct.graph import Graph
 from symacct.parallel.degrees import Degrees
 from symacct.parallel.holdings import AFTER, BEFORE, boundary, holdings
 from symacct.parallel.rank import Rank, rank
 from symacct.parallel.units import units_of
 from symacct.tracing.source import ModelSource
-from symacct.verify_findings import Findings, models_at, numbers_of
-
-Numbers = Mapping[sp.Symbol, sp.Integer]
-Sizes = Mapping[str, int]
+from symacct.verify_findings import Findings, check_of, models_at, numbers_of
 
 
 def stage_checks(
@@ -50,15 +41,6 @@ def stage_checks(
         parts = torch_stages.parts_of(real.model, real.inputs, begins)
         at = {"first stage": 0, "second stage": 1, "last stage": degrees.stages - 1}
 
-        def check(
-            quantity: str, formula: Expr, observed: int, numbers: Numbers = numbers, point: Sizes = point
-        ) -> None:
-            expected = int(sp.expand(formula).xreplace(numbers))
-            oracle = f"torch's pipelining, {degrees.stages} stages cut"
-            found.checks.append(
-                Check(quantity, oracle, point, to_text(formula), observed, expected, observed == expected)
-            )
-
         found.points.append(point)
         tied = any({BEFORE, AFTER} <= set(held.where) for held in holdings(graph))
         if tied:
@@ -66,7 +48,11 @@ def stage_checks(
                 "torch's pipelining keeps a table that both ends share on the last stage alone; what the first "
                 "one holds is not compared"
             ] = None
-        for held in share.shares[int(tied) :]:
-            check(f"bytes.params, {held.stage.name}", held.states.params, parts[at[held.stage.name]].params)
-        check("bytes handed to the next stage", boundary(graph), parts[0].handed)
+        oracle = f"torch's pipelining, {degrees.stages} stages cut"
+        rows = [
+            (f"bytes.params, {held.stage.name}", held.states.params, parts[at[held.stage.name]].params)
+            for held in share.shares[int(tied) :]
+        ]
+        rows.append(("bytes handed to the next stage", boundary(graph), parts[0].handed))
+        found.checks += [check_of(what, formula, seen, oracle, point) for what, formula, seen in rows]
         return
