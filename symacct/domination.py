@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from math import prod
 
 import sympy as sp
 from sympy import Expr
@@ -62,15 +61,16 @@ def _points(width: int) -> list[tuple[int, ...]]:
 
 def _at(terms: dict[Exponents, Fraction], point: tuple[int, ...]) -> Fraction:
     """The value at a point; terms of one denominator are added as whole numbers, for speed."""
-    groups: dict[tuple[int, ...], int] = {}
+    groups: dict[int, int] = {}
     for exponents, coeff in terms.items():
-        below = (coeff.denominator, *(-e if e < 0 else 0 for e in exponents))
-        above = coeff.numerator * prod(base**e for base, e in zip(point, exponents, strict=True) if e > 0)
+        above, below = coeff.numerator, coeff.denominator
+        for base, e in zip(point, exponents, strict=True):
+            if e > 0:
+                above *= base**e
+            elif e < 0:
+                below *= base**-e
         groups[below] = groups.get(below, 0) + above
-    return sum(
-        (Fraction(whole, first * prod(base**e for base, e in zip(point, rest, strict=True) if e)) for (first, *rest), whole in groups.items()),
-        Fraction(0),
-    )
+    return sum((Fraction(whole, below) for below, whole in groups.items()), Fraction(0))
 
 
 def _reaches(a: _Candidate, b: _Candidate, bases: list[Expr]) -> bool:

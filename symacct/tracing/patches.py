@@ -84,10 +84,10 @@ def _everywhere(replacements: dict[int, tuple[Any, Any]]) -> list[tuple[Any, str
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict):
             continue
-        for name, value in list(names.items()):
-            new = replacements.get(id(value))
-            if new is not None and new[0] is value:
-                found.append((module, name, new[1]))
+        bound = replacements.keys() & map(id, names.values())
+        for name, value in list(names.items()) if bound else ():
+            if id(value) in bound and replacements[id(value)][0] is value:
+                found.append((module, name, replacements[id(value)][1]))
     return found
 
 
