@@ -6,7 +6,7 @@ leaves of a formula is told apart: by a term that is to be added there where one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import sympy as sp
@@ -23,6 +23,18 @@ class Sought(Protocol):
     """Limits that are looked for when they are asked about, and no more of them than these sizes may meet."""
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]: ...
+
+    def possible(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]: ...
+
+
+def possible_limits(graph: Graph, sizes: Mapping[str, int]) -> Sequence[Limit]:
+    """The limits that can be met where these sizes, perhaps not all, have these values; others only where all are known."""
+    return graph.limits.possible(sizes) if isinstance(graph.limits, Sought) else graph.limits
+
+
+def unsought(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Whether limits may be missing from the possible ones that other sizes would meet."""
+    return isinstance(graph.limits, Sought) and bool(sizes)
 
 
 def limits_at(graph: Graph, key: str, sizes: Mapping[str, int]) -> tuple[Limit, ...]:

@@ -14,6 +14,7 @@ import symacct
 from symacct.account import Ledger
 from symacct.claims.written import in_words
 from symacct.formula_text import to_text
+from symacct.limits import possible_limits
 from symacct.oracles_memory import saved_bytes
 from symacct.storage import dumps, loads
 from symacct.symbols import symbol
@@ -96,6 +97,13 @@ def test_a_stored_graph_says_where_a_batch_of_one_keeps_less_and_leaves_out_what
     assert stored.at(B=1, T=7, V=11, d=4)["bytes.saved"] == really_kept(shifted, 1, 7, 11, 4)
     both = stored.at(B=1, T=2, V=11, d=4)
     assert "bytes.saved" not in both and "bytes.peak" in both
+
+
+@pytest.mark.parametrize(("sizes", "texts"), [({}, {"B = 1", "T = 2"}), ({"B": 1}, {"B = 1", "T = 2"}), ({"B": 3, "T": 7}, set()), ({"T": 2}, {"B = 1", "T = 2"}), ({"B": 1, "T": 7}, {"B = 1"})], ids=str)
+def test_only_limits_that_sizes_leave_open_are_looked_for(sizes, texts):
+    """`labels[:, 1:]` is a view or has one element a row at these sizes alone."""
+    found = possible_limits(ledger(shifted).graph, sizes)
+    assert {limit.text for limit in found if limit.key == "bytes.saved" and limit.more is not None} == texts
 
 
 def test_a_loss_that_does_not_shift_has_no_such_sizes():

@@ -12,7 +12,7 @@ from symacct.claims.verdict import PROVED, Verdict
 from symacct.errors import SizeError, TraceError
 from symacct.formula_text import to_text
 from symacct.graph import Assumption, Limit
-from symacct.limits import PEAK, SAVED, Sought, limits_at
+from symacct.limits import PEAK, SAVED, Sought, limits_at, possible_limits
 from symacct.smallest import conditions_of
 from symacct.symbols import symbol
 
@@ -90,12 +90,13 @@ def with_exceptions(found: Verdict, setting: Setting) -> Verdict:
     if found.verdict not in (*PROVED, "leading-order") or not keys:
         return found
     told = []
-    for limit in graph.limits:
+    fixed = {name.name: int(value) for name, value in setting.relations().replaced.items() if value.is_Integer}
+    for limit in possible_limits(graph, fixed):
         apart = setting.under(limit.where.lhs - limit.where.rhs)
         # where the relations make a limit true, the verdict is about what is derived there
         known = any(text.startswith(f"{limit.where.lhs} = ") for text in found.conditions)
-        fixed = known and limit.where.rhs.is_number
-        if limit.key in keys and apart.is_zero is None and not fixed:
+        here = known and limit.where.rhs.is_number
+        if limit.key in keys and apart.is_zero is None and not here:
             plus = None if limit.more is None else f"the derived formula plus ({to_text(limit.more)})"
             told.append(f"where {limit.text}, {limit.key} is {plus or 'another: only a run tells'}")
     if PEAK in keys:

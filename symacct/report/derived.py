@@ -11,6 +11,7 @@ import sympy as sp
 from symacct.comparisons import SIGNS, plain
 from symacct.expressions import to_text
 from symacct.graph import Assumption
+from symacct.limits import possible_limits, unsought
 from symacct.report.answer import Answer
 from symacct.report.breakdown import by_keys, by_module, parts_by
 from symacct.report.grids import Grid, Page
@@ -40,7 +41,8 @@ def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | No
     """One object with the contract's keys and `more`; `by` only when it was asked for.
 
     `limits` says where the formula of a key is another, such as "B = 1", and what is to be added to it there; with
-    null for that, the key has a value only where the model itself could be run at the sizes.
+    null for that, the key has a value only where the model itself could be run at the sizes. Of a model that is traced
+    for this answer it says so of the sizes that were given alone: each place takes runs to find.
     """
     graph = answer.ledger.graph
     found: dict[str, Any] = {
@@ -64,14 +66,14 @@ def as_json(answer: Answer, by: Sequence[str] = (), more: Mapping[str, Any] | No
     }
     if "flops.step" in answer.formulas:
         found["tokens"] = as_data(answer)
-    if graph.limits:
+    if limits := possible_limits(graph, answer.sizes):
         found["limits"] = [
             {
                 "key": limit.key,
                 "where": limit.text,
                 "more": None if limit.more is None else to_text(answer.under(limit.more)),
             }
-            for limit in graph.limits
+            for limit in limits
         ]
     if answer.asked:
         found["values"] = answer.values
@@ -100,6 +102,8 @@ def notes(answer: Answer) -> list[str]:
         )
     if answer.sizes and not answer.asked and answer.missing:
         found.append(f"values need numbers for {', '.join(answer.missing)}; give them with --at")
+    if unsought(answer.ledger.graph, answer.sizes):
+        found.append("kept bytes and the peak are told at these sizes; where else their formulas are others, the answer without --at says")
     return found + _beyond_a_window(answer)
 
 

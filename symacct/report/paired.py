@@ -16,7 +16,7 @@ from symacct.domain import Domain
 from symacct.errors import SizeError
 from symacct.expressions import evaluate, parse, to_text
 from symacct.graph import Assumption, Limit
-from symacct.limits import limits_at, told
+from symacct.limits import limits_at, possible_limits, told
 from symacct.report.readable import Reading, reading_of, shown
 from symacct.report.relations import Relations, numbers, relations
 from symacct.symbols import symbol
@@ -57,9 +57,15 @@ class Pair:
     @cached_property
     def where(self) -> tuple[Ledger, Ledger]:
         """Both, with kept bytes and the peak as they are where the relations give some sizes numbers."""
+        mine, theirs = self._fixed
+        return self.a.where(mine), self.b.where(theirs)
+
+    @cached_property
+    def _fixed(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Their sizes to which the relations give numbers."""
         set_ = {name.name: int(value) for name, value in self.known.replaced.items() if value.is_Integer}
         mine = {name: value for name, value in set_.items() if name in self.a.graph.symbols}
-        return self.a.where(mine), self.b.where(_theirs(self.b, self.mapped, set_))
+        return mine, _theirs(self.b, self.mapped, set_)
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -109,8 +115,8 @@ class Pair:
         both = self.a.formulas.keys() & self.b.formulas.keys()
         found = [
             said
-            for whole, narrow, mapped in zip((self.a, self.b), self.where, ({}, self.mapped), strict=True)
-            for limit in whole.graph.limits
+            for whole, narrow, fixed, mapped in zip((self.a, self.b), self.where, self._fixed, ({}, self.mapped), strict=True)
+            for limit in possible_limits(whole.graph, fixed)
             if limit.key in both and (said := self._exception(whole, narrow, mapped, limit))
         ]
         return sorted(set(found))

@@ -9,7 +9,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.dtypes import SYMBOLIC
-from symacct.limits import PEAK, SAVED, holds, limits_at
+from symacct.limits import PEAK, SAVED, holds, limits_at, possible_limits
 from symacct.quantised import BLOCK, LEAST
 from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
@@ -202,7 +202,7 @@ def _of_run(answer: Answer, label: str, key: str, text: str) -> Total:
 
 def elsewhere(answer: Answer, key: str) -> list[str]:
     """Where the formula of kept bytes or of the peak is another: there a reshape copies less or more."""
-    limits = [limit for limit in answer.ledger.graph.limits if limit.key == key]
+    limits = [limit for limit in possible_limits(answer.ledger.graph, answer.sizes) if limit.key == key]
     met = limits_at(answer.ledger.graph, key, answer.sizes)
     known = [
         f"where {limit.text}: {text(answer.terms(answer.under(limit.more)))} more than elsewhere{', as here' * (limit in met)}"

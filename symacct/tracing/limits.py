@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -20,16 +20,15 @@ import sympy as sp
 from symacct.account import saved_bytes
 from symacct.domain import Domain
 from symacct.errors import SymacctError, TraceError
-from symacct.graph import HELD, Graph, Limit
+from symacct.graph import Graph, Limit
 from symacct.lifting import lift
 from symacct.limits import PEAK, SAVED
-from symacct.peak import most_alive
 from symacct.records import Trace
 from symacct.smallest import holds_at
 from symacct.symbols import symbol
-from symacct.tracing.run import trace_concrete
 from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Guards, Special, equals, special
+from symacct.tracing.trials import Trials, lives
 
 _SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 2, 10
 _WINNERS = 2
@@ -44,46 +43,18 @@ def bounded(
     if not source.dims:
         return graph
     domain = Domain(tuple(source.dims), graph.assumptions)
-    limits = Limits(graph, domain, run, _of_kept(source, graph.mode, graph.device), special(guards), depths, equals(guards))
-    return replace(graph, limits=limits, measured=partial(_measured, source, graph.mode, graph.device))
-
-
-def _of_kept(source: ModelSource, mode: str, device: str) -> Callable[[Mapping[str, int]], Trace]:
-    """Runs without the optimizer's step, each point once."""
-    runs: dict[tuple[tuple[str, int], ...], Trace] = {}
-
-    def run(sizes: Mapping[str, int]) -> Trace:
-        at = tuple(sorted(sizes.items()))
-        if at not in runs:
-            runs[at] = trace_concrete(source, mode, device, dict(sizes), stepped=False)
-        return runs[at]
-
-    return run
-
-
-def _measured(source: ModelSource, mode: str, device: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    return amounts(trace_concrete(source, mode, device, dict(sizes)))
-
-
-def amounts(trace: Trace) -> dict[str, int]:
-    """Kept bytes and the peak of a run at plain numbers, by the formulas' keys; what is no number is left out."""
-    own = {out.storage for r in trace.records if r.op == "buffer" or HELD in r.notes for out in r.outputs}
-    kept = sum((trace.storages[storage] for storage in trace.kept - own), 0)
-    found = {SAVED: kept}
-    if all(not getattr(size, "free_symbols", ()) for size in trace.storages.values()):
-        found[PEAK] = most_alive(trace)
-    return {key: int(value) for key, value in found.items() if not getattr(value, "free_symbols", ())}
+    trials = Trials(source, graph.mode, graph.device, run)
+    return replace(graph, limits=Limits(graph, domain, trials, special(guards), depths, equals(guards)), measured=trials.measured)
 
 
 @dataclass(eq=False)
 class Limits(Sequence[Limit]):
     """The limits of one graph, found by runs when they are asked for. `depths` are the sizes that ops repeat by, as the
-    runs shall take them; `kept` runs a step without its optimizer."""
+    runs shall take them."""
 
     graph: Graph
     domain: Domain
-    run: Callable[[Mapping[str, int]], Trace]
-    kept: Callable[[Mapping[str, int]], Trace]
+    trials: Trials
     special: Special
     depths: Mapping[str, int]
     equal: Sequence[tuple[str, str]] = ()
@@ -108,25 +79,30 @@ class Limits(Sequence[Limit]):
 
     @cached_property
     def _all(self) -> tuple[Limit, ...]:
-        found = [limit for name in self.depths for limit in self._of_depth(name)]
-        for name in self._alone:
-            for number in self._numbers_of(name):
-                found += self._of_size(name, number)
-        return (*found, *self._of_others(), *self._of_pairs())
+        return self.possible({})
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
         """Those limits that these sizes meet."""
-        found = [limit for name in self.depths if sizes.get(name) == 1 for limit in self._of_depth(name)]
+        nowhere = {name: -number for number, name in enumerate(self.domain.names, 1)}
+        numbers = _numbers(sizes)
+        return tuple(limit for limit in self.possible({**nowhere, **sizes}) if limit.met(numbers))
+
+    def possible(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
+        """Those limits that can be met where these sizes, perhaps not all, have these values."""
+
+        def may(name: str, number: int) -> bool:
+            return sizes.get(name, number) == number
+
+        found = [limit for name in self.depths if may(name, 1) for limit in self._of_depth(name)]
         for name in self._alone:
-            if sizes.get(name) in self._numbers_of(name):
-                found += self._of_size(name, sizes[name])
-        special = [name for name in self._free if sizes.get(name) in self._numbers_of(name)]
+            for number in self._numbers_of(name):
+                found += self._of_size(name, number) if may(name, number) else []
+        special = [name for name in self._free if any(may(name, number) for number in self._numbers_of(name))]
         if len(special) > 1 or set(special) - set(self._alone):
             found += self._of_others()
-        if any(one in sizes and sizes[one] == sizes.get(other) for one, other in self._pairs):
+        if any(one not in sizes or may(other, sizes[one]) for one, other in self._pairs):
             found += self._of_pairs()
-        numbers = _numbers(sizes)
-        return tuple(limit for limit in found if limit.met(numbers))
+        return tuple(found)
 
     @cached_property
     def _free(self) -> list[str]:
@@ -245,18 +221,15 @@ class Limits(Sequence[Limit]):
 
     def _alike(self, point: Mapping[str, int], keys: Container[str]) -> bool:
         """Whether a run there makes, keeps and frees the storages that one at generic sizes does, op by op."""
-        run, depths = self._run(keys), {name: point[name] for name in self.depths}
-        kind = (run, *depths.values())
+        stepped, depths = PEAK in keys, {name: point[name] for name in self.depths}
+        kind = (stepped, *depths.values())
         if kind not in self._usual:
             self._usual[kind] = ()
             for usual in islice(self._points(depths), _TRIES):
                 with suppress(SymacctError):
-                    self._usual[kind] = _lives(run(usual))
+                    self._usual[kind] = lives(self.trials.run(usual, stepped))
                     break
-        return _lives(run(point)) == self._usual[kind]
-
-    def _run(self, keys: Container[str]) -> Callable[[Mapping[str, int]], Trace]:
-        return self.run if PEAK in keys else self.kept
+        return lives(self.trials.run(point, stepped)) == self._usual[kind]
 
     def _more(self, key: str, fixed: Mapping[str, int]) -> sp.Expr | None:
         """What a formula lacks at these sizes, as an expression in the others, if few runs tell; of a peak none does."""
@@ -284,7 +257,7 @@ class Limits(Sequence[Limit]):
 
     def _lacking(self, point: Mapping[str, int], keys: Container[str]) -> dict[str, int]:
         """What each formula lacks in a run at these sizes; one that is no number here is left out."""
-        seen = amounts(self._run(keys)(point))
+        seen = self.trials.amounts(point, keys)
         numbers = {symbol(name): sp.Integer(value) for name, value in point.items()}
         found = {}
         for key in self.forms.keys() & seen.keys():
@@ -324,12 +297,6 @@ class Limits(Sequence[Limit]):
         except TraceError:
             return
         yield from second
-
-
-def _lives(trace: Trace) -> tuple[Any, ...]:
-    """The ops of a run with the storages that they make, when each dies, and which are kept."""
-    made = tuple((record.key, tuple(out.storage for out in record.outputs)) for record in trace.records)
-    return made, tuple(trace.deaths), frozenset(trace.kept)
 
 
 def _numbers(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
