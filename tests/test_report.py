@@ -112,6 +112,7 @@ def test_the_text_means_the_expression(expr, sizes):
             "B·⌈S/2⌉·⌈T/2⌉",
         ),
         ("B*floor((T + 2)/4)", "B·⌊(T + 2)/4⌋"),
+        ("h*floor(d/(4*h))", "h·⌊d/(4·h)⌋"),
         ("Max(T*d, V)", "max(T·d, V)"),
         ("B*d - B*f", "B·(d - f)"),
     ],

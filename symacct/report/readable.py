@@ -272,9 +272,8 @@ def _atom(base: Expr) -> str:
 def _quotient(expr: Expr) -> str:
     """A sum of fractions over one denominator."""
     over, under = sp.fraction(sp.together(expr))
-    above = text(readable(over))
+    above, below = text(readable(over)), text(readable(under))
     if under == 1:
         return above
-    return (
-        f"({above})/{text(readable(under))}" if sp.expand(over).is_Add else f"{above}/{text(readable(under))}"
-    )
+    above = f"({above})" if sp.expand(over).is_Add else above
+    return f"{above}/({below})" if under.is_Mul or under.is_Add else f"{above}/{below}"
