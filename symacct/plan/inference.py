@@ -1,6 +1,4 @@
-"""A pass of inference worked out: the bytes that it cannot do without, those as traced, and what a rate comes
-to.
-"""
+"""A pass of inference worked out: every weight and the cache once, the bytes as traced, and what a rate comes to."""
 
 from __future__ import annotations
 
@@ -13,15 +11,16 @@ from sympy import Expr
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
 from symacct.plan.question import Case, Question, passes_a_second
-from symacct.plan.serving import MILLION, Pass, cache_bytes, moving, picked, weights_read
+from symacct.plan.serving import MILLION, Pass, cache_bytes, looked_up_bytes, moving, picked, weights_read
 from symacct.plan.training_time import HOUR, each_step, samples_of, tokens_of, utilisation
 
 
 @dataclass(frozen=True)
 class Served:
-    """A pass at the least bytes, and at those of every op run alone, as traced.
+    """A pass that reads every weight and the cache once (`least`), and one of every op run alone, as traced.
 
-    `cache` are the bytes of the cache that it leaves, `experts` how many of a layer's are read on average.
+    `cache` are the bytes of the cache that it leaves, `tables` those of weights of which it reads some rows alone,
+    `experts` how many of a layer's are read on average.
     `rate` is a measured one, in tokens a second of all `cards`. `seconds` is the time of what was asked to be
     served, at that rate if there is one; `mfu` and `mbu` are its shares of peak and bandwidth.
     """
@@ -29,6 +28,7 @@ class Served:
     least: Pass
     traced: Pass
     cache: Expr
+    tables: Expr
     experts: Fraction | None = None
     seconds: Fraction | None = None
     mfu: Fraction | None = None
@@ -69,7 +69,7 @@ def serve(case: Case, question: Question, precision: str) -> Served:
     if question.rate is not None:
         rate = passes_a_second(question, int(least.tokens)) * Fraction(least.tokens)
     seconds = question.amount / (rate or least.throughput) if question.amount is not None else None
-    return Served(least, made(moved), cache, experts, seconds, mfu, mbu, rate, question.cards)
+    return Served(least, made(moved), cache, case.under(looked_up_bytes(case.ledger.graph)), experts, seconds, mfu, mbu, rate, question.cards)
 
 
 def _refused(case: Case, question: Question) -> None:

@@ -1,8 +1,9 @@
 """Latency, throughput and cost of serving: a pass takes as long as its bytes or its FLOPs, whichever is
 longer.
 
-The bytes of a pass are the least that memory must deliver: every weight once, and the cache once, as in Pope
-et al. 2022, kipply's "Transformer Inference Arithmetic" and Stanford's CS336, lecture 10. Where each sequence
+The bytes of a pass are every weight once, and the cache once, as in Pope et al. 2022, kipply's "Transformer
+Inference Arithmetic" and Stanford's CS336, lecture 10: the least that memory must deliver, but for tables of which
+a pass reads some rows alone. What those hold is told beside it. Where each sequence
 picks k of E experts, only the experts that some sequence picks are read: the expectation for uniform picks,
 or all that could be.
 """
@@ -84,6 +85,14 @@ def cache_bytes(graph: Graph, width: int | None = None) -> Expr | None:
         return None
     sizes = ((out.numel * (width or out.width), place.loops) for place in left for out in place.node.outputs)
     return add(sp.expand(total_over(size, loops)) for size, loops in sizes)
+
+
+def looked_up_bytes(graph: Graph) -> Expr:
+    """Bytes of the tables of which a pass reads some rows alone: parameters that nothing but lookups use."""
+    looked = {ref.value for place in graph.ops if place.node.op.startswith("aten.embedding") for ref in place.node.refs}
+    used = {ref.value for place in graph.ops if not place.node.op.startswith("aten.embedding") for ref in place.node.refs}
+    tables = [place for place in graph.sources("parameter") if {out.value for out in place.node.outputs} <= looked - used]
+    return add(sp.expand(total_over(out.bytes, place.loops)) for place in tables for out in place.node.outputs)
 
 
 def picked(experts: int, chosen: int, picks: int) -> Fraction:

@@ -147,7 +147,7 @@ def _run(run: Run, price: Fraction | None) -> dict[str, Any]:
 def _serving(plan: Plan) -> dict[str, Any]:
     found, question = plan.served, plan.question
     assert found is not None
-    made: dict[str, Any] = {"cache": to_text(found.cache)}
+    made: dict[str, Any] = {"cache": to_text(found.cache), "tables": to_text(found.tables)}
     for name, part in (("least", found.least), ("traced", found.traced)):
         made[name] = _pass(part, question.price)
     rest = {

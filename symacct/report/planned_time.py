@@ -132,13 +132,16 @@ def spelled(number: Fraction) -> str:
 
 
 def serving(plan: Plan, answer: Answer) -> Grid:
-    """Latency, throughput and cost of a pass: at the least bytes, and as traced."""
+    """Latency, throughput and cost of a pass: at every weight once, and as traced."""
     found, question, mode = plan.served, plan.question, plan.case.ledger.graph.mode
     assert found is not None
     least, traced = found.least, found.traced
     unit = "tokens" if mode in ("decode", "prefill") else "inputs"
     cached = f" + cache,  cache = {text(answer.terms(found.cache))}" if found.cache != 0 else ""
-    rows = [("bytes at least", f"= weights{cached}", size(int(least.bytes)))]
+    rows = [("bytes", f"= every weight once{cached}", size(int(least.bytes)))]
+    if found.tables != 0:
+        tables = answer.number(answer.under(found.tables))
+        rows.append(("", "of these a table, of which a token reads one row", "" if tables is None else size(tables)))
     if found.experts is not None:
         rows.append(("", f"of E experts a layer, {digits(found.experts)} are read if picks are uniform", ""))
     rows.append(
@@ -147,7 +150,7 @@ def serving(plan: Plan, answer: Answer) -> Grid:
     bound = "arithmetic" if least.limit == "compute" else "memory"
     reached = "peak" if question.mfu is None else f"(peak·{percent(question.mfu)})"
     how = f"= max(bytes/bandwidth, FLOPs/{reached}), bound by {bound}"
-    rows.append(("latency at least", how, duration(least.seconds)))
+    rows.append(("latency", how, duration(least.seconds)))
     rows.append(("", "its bytes alone", duration(least.moving)))
     rows.append(("", "its FLOPs alone", duration(least.computing)))
     number = f"{grouped(least.replicas)}·" if least.replicas > 1 else ""
@@ -163,5 +166,5 @@ def serving(plan: Plan, answer: Answer) -> Grid:
     rows.append(("each op alone", alone, duration(traced.seconds)))
     if found.mfu is not None and found.mbu is not None:
         rows.append(("MFU measured", "= FLOPs a second/(n·peak)", percent(found.mfu)))
-        rows.append(("of the bandwidth", "= least bytes a second/(n·bandwidth)", percent(found.mbu)))
+        rows.append(("of the bandwidth", "= these bytes a second/(n·bandwidth)", percent(found.mbu)))
     return Grid(_COLUMNS, tuple(rows))
