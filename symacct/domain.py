@@ -160,7 +160,30 @@ def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[s
         if not _always(domain, kept):
             made = _equality(kept, line) if isinstance(kept, sp.Eq) else Assumption("branch", plain(kept), None, line)
             domain = _with(domain, made)
+    for condition, line in _nonempty(domain, guards):
+        if not _always(domain, condition):
+            domain = _with(domain, Assumption("branch", condition, None, line))
     return _without_implied(domain)
+
+
+def _nonempty(domain: Domain, guards: Iterable[tuple[Expr, str, bool]]) -> Iterator[tuple[Expr, str]]:
+    """What makes a quotient rounded down at least 1 where a tensor is as wide: `4*h <= d` of `d // (4*h)`."""
+    for guard, line, _ in guards:
+        if isinstance(guard, (sp.Ne, sp.Ge, sp.Gt)) and guard.rhs.is_number:
+            for factor in sp.Mul.make_args(domain.rewrite(guard.lhs)):
+                if isinstance(factor, sp.floor) and (condition := _reaching(factor, 1)) is not None:
+                    yield condition, line
+
+
+def _reaching(quotient: Expr, least: int) -> Expr | None:
+    """The comparison of sizes that says that the rounded quotient is as large; None for none that is plain."""
+    offset, scaled = quotient.args[0].as_coeff_Add()
+    number, rest = scaled.as_coeff_Mul()
+    if isinstance(rest, sp.floor) and number > 0:
+        return _reaching(rest, ceil((least - offset) / number))
+    over, under = sp.fraction(sp.together(quotient.args[0]))
+    plainly = not over.has(sp.floor, sp.ceiling, sp.Mod) and under.is_positive
+    return plain(sp.Ge(over, least * under)) if plainly else None
 
 
 def _equality(condition: sp.Eq, line: str) -> Assumption:

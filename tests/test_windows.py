@@ -218,3 +218,20 @@ def test_examples_meet_the_comparisons_with_room():
     assert found == {"B": 3, "T": 14, "W": 10, "E": 12}  # 12 is taken, and 14 would be no room
     assert examples(dims, [T < W]) == dims
     assert examples(dims, [symbol("x") < T]) is None
+
+
+def test_a_quotient_that_leaves_no_column_is_excluded_not_counted(tmp_path, capsys):
+    """Of d = 3 columns the first d // 4 are none: there torch runs no slice. Any other way than the condition would be wrong."""
+    (tmp_path / "quarter.py").write_text(
+        "import torch\n\ndims = {'B': 3, 'd': 34, 'h': 2}\n\n\nclass Part(torch.nn.Module):\n"
+        "    def __init__(self, d, h):\n        super().__init__()\n        self.h, self.k = h, int(0.25 * (d // h))\n\n"
+        "    def forward(self, x):\n        x = x.unflatten(1, (self.h, -1))\n"
+        "        return torch.cat([x[..., : self.k].exp(), x[..., self.k :]], dim=2).sum()\n\n\n"
+        "def model(d, h):\n    return Part(d, h)\n\n\ndef inputs(B, d):\n    return torch.ones(B, d)\n"
+    )
+    file = str(tmp_path / "quarter.py")
+    found = symacct.derive(file, mode="forward")
+    assert {a.short for a in found.graph.assumptions} == {"h | d", "d >= 4*h"}
+    assert verify(file, "forward", points=4).verified
+    assert cli.main(["derive", file, "--mode", "forward", "--at", "B=2,d=6,h=2"]) == 2
+    assert "d >= 4*h" in capsys.readouterr().err

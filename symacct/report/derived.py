@@ -102,8 +102,8 @@ def notes(answer: Answer) -> list[str]:
         )
     if answer.sizes and not answer.asked and answer.missing:
         found.append(f"values need numbers for {', '.join(answer.missing)}; give them with --at")
-    if unsought(answer.ledger.graph, answer.sizes):
-        found.append("kept bytes and the peak are told at these sizes; where else their formulas are others, the answer without --at says")
+    if answer.asked and unsought(answer.ledger.graph, answer.sizes):
+        found.append("kept bytes and the peak may have other formulas where a size is 1: looked for at these sizes alone")
     return found + _beyond_a_window(answer)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from symacct.dtypes import checked as known
 from symacct.errors import ModelFileError, SymacctError
-from symacct.graph import Graph
+from symacct.graph import Assumption, Graph
 from symacct.quantised import eight_bit
 from symacct.regions import Region, examples
 from symacct.tracing.build import Builder
@@ -77,14 +79,23 @@ def _within(region: Region | None, builder: Builder) -> Builder:
     made = Builder(replace(source, dims=found), builder.mode, builder.device) if found else builder
     for _ in range(_TURNS):
         try:
-            more = region.broken(made.taken()[2].assumptions, source.values)
+            known = made.taken()[2].assumptions
         except SymacctError:  # the model itself refuses such sizes
             return builder
+        if not _told_of(known, set(asked) - set(region.wanted)):
+            return builder
+        more = region.broken(known, source.values)
         found = examples(source.dims, asked := tuple(dict.fromkeys((*asked, *more)))) if more else None
         if found is None or found == made.source.dims:
             return made
         made = Builder(replace(source, dims=found), builder.mode, builder.device)
     return made
+
+
+def _told_of(known: Iterable[Assumption], turned: Iterable[Any]) -> bool:
+    """Whether code asks about these sizes there, too: else a tensor is empty there, and that is no other way."""
+    asked = [a.left.free_symbols for a in known if a.kind == "branch"]
+    return all(any(one.free_symbols <= sizes for sizes in asked) for one in turned)
 
 
 def of_stored(stored: str, dtype: str | None, asked: Variant) -> list[str]:
