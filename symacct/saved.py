@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy as sp
 from sympy import Expr
 
-from symacct.graph import HELD, Graph, Placed, total_over
+from symacct.graph import HELD, Graph, total_over
 
 
 def saved_bytes(graph: Graph) -> dict[str, Expr]:
@@ -24,21 +24,16 @@ def saved_buffers(graph: Graph) -> dict[str, Expr]:
 
 def gradient_bytes(graph: Graph) -> Expr:
     """Bytes that gradients hold, each storage once. That of a parameter which the code puts in front of other data
-    (`cat`) is a part of the whole's gradient, and holds all of it."""
-    makers = {out.value: place for place in graph.placed() for out in place.node.outputs}
+    (`cat`) is a part of the whole's gradient, and holds all of it: once where the parameters of all layers are put
+    together, else once in each layer."""
     found: dict[str, Expr] = {}
     for place in graph.sources("gradient"):
+        depth = {size for loop in place.loops for size in loop.count.free_symbols}
         for out in place.node.outputs:
-            made = makers.get(out.storage, place)
-            alike = sp.expand(_times(made) - _times(place)) == 0
-            whole = graph.storages.get(out.storage) if alike or not made.loops else None
-            name, size, loops = (out.value, out.bytes, place.loops) if whole is None else (out.storage, whole, made.loops)
-            found[name] = sp.expand(total_over(size, loops))
+            whole = graph.storages.get(out.storage, out.bytes)
+            together = bool(depth & whole.free_symbols)
+            found[out.storage] = whole if together else sp.expand(total_over(whole, place.loops))
     return sp.Add(*found.values())
-
-
-def _times(place: Placed) -> Expr:
-    return sp.Mul(*(loop.count for loop in place.loops))
 
 
 def _held(graph: Graph) -> set[str]:
