@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import symacct
 from symacct.symbols import symbol
 from symacct.tracing.layouts import ON_CPU, ORDERS
+from symacct.tracing.results import ROOMS, rooms
 from symacct.tracing.shape_functions import result_of
 
 aten = torch.ops.aten
@@ -161,3 +162,35 @@ def test_a_gradient_of_transposed_activations_is_copied_where_it_really_is(act):
     with Copies() as copies:
         Swapped(7, act)(torch.randn(3, 5, 7)).sum().backward()
     assert int(said.subs({symbol(n): v for n, v in sizes.items()})) == copies.bytes > 0
+
+
+ROOMY = {
+    **{name: lambda: (torch.rand(3, 4), torch.rand(3, 4)) for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")},
+    "mse_loss, unreduced": lambda: (torch.rand(3, 4), torch.rand(3, 4), 0),
+    "binary_cross_entropy, summed": lambda: (torch.rand(3, 4), torch.rand(3, 4), torch.rand(4), 2),
+    "col2im": lambda: (torch.rand(2, 8, 9), [4, 4], [2, 2], [1, 1], [0, 0], [1, 1]),
+    "col2im, apart": lambda: (torch.rand(2, 8, 4), [7, 7], [2, 2], [1, 1], [0, 0], [4, 4]),
+    "im2col": lambda: (torch.rand(2, 3, 5, 5), [2, 2], [1, 1], [0, 0], [1, 1]),
+    "im2col, apart": lambda: (torch.rand(2, 3, 9, 9), [2, 2], [1, 1], [0, 0], [4, 4]),
+    **{f"_embedding_bag, {mode} {last}": lambda mode=mode, last=last: (torch.rand(9, 4), torch.arange(6), torch.tensor([0, 2, 6]), False, mode, False, None, last) for mode in range(3) for last in (False, True)},
+    "_embedding_bag_forward_only": lambda: (torch.rand(9, 4), torch.arange(6), torch.tensor([0, 2, 6]), False, 1),
+    "huber_loss": lambda: (torch.rand(3, 4), torch.rand(3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", ROOMY)
+def test_storages_are_as_large_as_kernels_make_them(name):
+    """What is written whole and then shrunk keeps its room: 12 numbers for a mean of 12."""
+    func, args = getattr(aten, name.split(",")[0]), ROOMY[name]()
+    real = outputs(func(*args))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = tree_map_only(torch.Tensor, mode.from_tensor, args)
+        said = func(*fakes)
+    named = dict(zip((a.name for a in func.default._schema.arguments), fakes, strict=False))
+    room = {id(t): int(size) for t, size in rooms(f"aten.{name.split(',')[0]}", named, said, "cpu")}
+    told = [room.get(id(t), t.numel() * t.element_size()) for t in outputs(said)]
+    assert told == [t.untyped_storage().nbytes() for t in real]
+
+
+def test_every_room_is_compared():
+    assert {f"aten.{name.split(',')[0]}" for name in ROOMY} - {"aten.huber_loss"} == {*ROOMS}

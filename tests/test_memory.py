@@ -95,8 +95,8 @@ def test_selective_recomputation_drops_the_quadratic_term():
 # Against real executions
 
 
-def built(model, inputs, dims, device="cpu"):
-    source = model_source("m", dims=dims, model=model, inputs=inputs)
+def built(model, inputs, dims, device="cpu", loss=None):
+    source = model_source("m", dims=dims, model=model, inputs=inputs, loss=loss)
     return source, Ledger(Builder(source, "train", device).graph("m"))
 
 
@@ -367,3 +367,15 @@ def test_layers_whose_gradients_are_made_unlike_have_one_gradient_each():
     """In T5's backward the first repetition stands alone: 4 bytes a parameter, whatever makes its gradient."""
     found = symacct.derive("t5").formulas
     assert sp.expand(found["bytes.grads"] - 4 * found["params.total"]) == 0
+
+
+def test_a_loss_that_is_shrunk_to_one_number_keeps_its_room_to_the_end():
+    """4·B·d bytes of mean squared error, which a real run holds as long as its loss."""
+    source, ledger = built(
+        lambda d, f: nn.Sequential(nn.Linear(d, f), nn.ReLU(), nn.Linear(f, d)), lambda B, d: torch.randn(B, d), {"B": 2, "d": 5, "f": 7},
+        loss=lambda output, inputs: F.mse_loss(output, inputs),
+    )
+    held = F.mse_loss(torch.ones(40, 16), torch.ones(40, 16)).untyped_storage().nbytes()
+    assert held == 4 * 40 * 16
+    for sizes in ({"B": 400, "d": 16, "f": 48}, {"B": 64, "d": 100, "f": 300}):
+        assert ledger.at(**sizes)["bytes.peak"] == real_peak(source, sizes)

@@ -24,7 +24,7 @@ from symacct.tracing.held import Held
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import expression_of
 from symacct.tracing.regenerated import Regenerated
-from symacct.tracing.results import bytes_of, positions
+from symacct.tracing.results import bytes_of, positions, rooms
 from symacct.tracing.shape_functions import result_of
 from symacct.tracing.statistics import STATISTICS
 
@@ -177,7 +177,10 @@ class Recorder(TorchDispatchMode):
             result = STATISTICS[op](args, result)
         if op == "aten.lift_fresh":
             self._lifted(args[0], result)
-        outputs = tuple(self._outputs(result))
+        before, outputs = len(self.trace.storages), tuple(self._outputs(result))
+        for tensor, room in rooms(op, dict(zip(names, args, strict=False)) | kwargs, result, self.device):
+            if (number := self._storage(tensor)) >= before:
+                self.trace.storages[number] = room
         self.trace.records.append(Record(op, arguments, outputs, phase, module, source))
         self.trace.calls[len(self.trace.records) - 1] = (func, positions(result))
         if func.is_view:
