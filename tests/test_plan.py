@@ -17,6 +17,7 @@ from symacct.conventions import convention
 from symacct.devices import card, device
 from symacct.errors import SizeError
 from symacct.evaluation import evaluate
+from symacct.parallel import rank, read_degrees
 from symacct.plan.fitting import demand
 from symacct.plan.planning import plan
 from symacct.plan.question import Case, Question
@@ -286,31 +287,6 @@ def test_muon():
         )
 
 
-# Counting
-
-
-def test_the_estimates_of_a_step():
-    ledger = stored("gpt2")
-    found = estimates(ledger.graph, ledger.formulas, ledger.convention)
-    assert set(found) == {"exact", "6ND", "6ND+attention"}
-    assert sp.expand(found["6ND"] - 6 * ledger.formulas["params.total"] * B * T) == 0
-    assert sp.expand(found["6ND+attention"] - found["6ND"] - 12 * B * L * T**2 * d) == 0
-    kaplan = estimates(ledger.graph, ledger.formulas, convention("kaplan"))["6ND"]
-    tables = (V + T) * d
-    assert sp.expand(kaplan - 6 * (ledger.formulas["params.total"] - tables) * B * T) == 0
-    macs = Ledger(ledger.graph, convention(None, unit="MAC"))
-    assert estimates(macs.graph, macs.formulas, macs.convention)["exact"] == found["exact"]
-
-
-def test_models_without_tokens_have_one_count():
-    ledger = stored("resnet50")
-    assert tokens_of(ledger.graph) is None
-    assert set(estimates(ledger.graph, ledger.formulas, ledger.convention)) == {"exact"}
-    assert tokens_of(stored("t5").graph) is None  # the encoder's and the decoder's differ
-    electra = stored("gpt2", "electra")  # every operation, and a backward of one forward: no 6·N of a token
-    assert set(estimates(electra.graph, electra.formulas, electra.convention)) == {"exact"}
-
-
 # Serving
 
 
@@ -374,6 +350,27 @@ def test_a_plan_of_decoding():
     # 5000 tokens a second on 4 cards: 5000/64 passes, each reading the least bytes
     assert served.mbu == Fraction(5000, 64) * served.least.bytes / (4 * device("h100").bandwidth)
     assert served.mfu == Fraction(5000, 64) * truth["flops.forward"] / (4 * H100)
+
+
+def test_a_rank_reads_what_it_holds_whole():
+    """8 ranks, but 2 heads of keys and values: each holds their projections and all of the cache, as norms."""
+    sizes = {"B": 64, "T": 8191, "V": 32000, "L": 40, "d": 5120, "h": 40, "h_kv": 2, "d_h": 128, "f": 13824}
+    ledger = decode()
+    case = Case(ledger, ledger.formulas, lambda expr: expr, sizes, ledger.graph.assumptions)
+    asked = Question(device("h100"), cards=8, replicas=1, price=Fraction(3), rate=Fraction(5000))
+    served = plan(case, asked, divide=lambda new: rank(new.graph, read_degrees("tp=8"), sizes)).served
+    b, layers, d, f = 64, 40, 5120, 13824
+    halves = 2 * layers * d * d + 3 * layers * d * f + 32000 * d  # q, o, three of the MLP, the head
+    own = halves // 8 + 2 * layers * d * 2 * 128  # k and v whole
+    cache = 2 * b * layers * 8192 * 2 * 128  # numbers
+    assert served.least.bytes == 2 * (own + 32000 * d // 8 + (2 * layers + 1) * d) + 2 * cache
+    assert served.least.flops == 2 * b * own + 4 * b * layers * 8192 * d // 8  # of 5 heads
+    seconds = Fraction(served.least.bytes, device("h100").bandwidth)
+    assert served.least.seconds == seconds and served.least.throughput == 64 / seconds
+    assert served.least.cost(3) == Fraction(3 * 8, 3600) * seconds / 64 * 10**6
+    # 5000/64 passes a second: each card reads all of its bytes, and the model's FLOPs are shared among 8
+    assert served.mbu == Fraction(5000, 64) * seconds
+    assert served.mfu == Fraction(5000, 64) * ledger.at(**sizes)["flops.forward"] / (8 * H100)
 
 
 def test_the_batch_that_decoding_fits():

@@ -72,6 +72,13 @@ def least_product(entry: Entry) -> Expr:
     return entry.product if entry.causal is None else entry.causal
 
 
+def executed(ledger: Ledger) -> Expr:
+    """Product FLOPs that hardware must do, without the optimizer's: with what backward computes again, and of
+    causal attention the unmasked pairs. As the roofline counts, whatever the convention.
+    """
+    return add(least_product(entry) for entry in ledger.entries if entry.phase != "optimizer")
+
+
 def kernels(ledger: Ledger, fused: bool = False) -> tuple[Kernel, ...]:
     """The kernels that a step launches: nothing for views, allocations and questions of sizes."""
     launched = [

@@ -100,7 +100,7 @@ def plan(
         found,
         solution,
         train(case, question, precision) if trains else None,
-        None if trains else serve(case, question, precision),
+        None if trains else serve(case, question, precision, rank),
         remedies(case, wanted, found, derive, measure, rank is not None) if tried else (),
         (*notes, *_notes(case, question, wanted, rank)),
         rank,

@@ -29,7 +29,8 @@ class Pass:
     """One pass over a model: bytes moved, FLOPs, and the tokens that come out of it or go into it.
 
     `bandwidth` in B/s and `peak` in FLOP/s are those of a card; `cards` share a pass, and `replicas` of them
-    work side by side. `mfu` is the share of the peak that products reach.
+    work side by side. `mfu` is the share of the peak that products reach. `parts`: in how many equal parts
+    the cards do it; None for as many as cards, 1 where bytes and FLOPs are those of the busiest card.
     """
 
     bytes: Number
@@ -40,16 +41,17 @@ class Pass:
     cards: int = 1
     mfu: Fraction = Fraction(1)
     replicas: int = 1
+    parts: int | None = None
 
     @property
     def moving(self) -> Fraction:
         """Seconds that the bytes take."""
-        return moving(self.bytes, self.bandwidth, self.cards)
+        return moving(self.bytes, self.bandwidth, self.parts or self.cards)
 
     @property
     def computing(self) -> Fraction:
         """Seconds that the FLOPs take."""
-        return Fraction(self.flops) / (self.cards * self.peak * self.mfu)
+        return Fraction(self.flops) / ((self.parts or self.cards) * self.peak * self.mfu)
 
     @property
     def seconds(self) -> Fraction:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.evaluation import evaluate
 from symacct.plan.planning import Plan
@@ -111,6 +112,16 @@ def _work(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
         yield "FLOPs in all", said, flops(int(found.run.flops))
 
 
+def _executed(plan: Plan) -> str:
+    """How the FLOPs that hardware executes are counted, beside those of the convention."""
+    masked = any(entry.causal is not None for entry in plan.case.ledger.entries)
+    return f"products alone{', pairs behind a causal mask left out' * masked}"
+
+
+def _plain(expr: Expr, answer: Answer) -> str:
+    return text(answer.terms(expr))
+
+
 def _measured(plan: Plan) -> Iterator[tuple[str, str, str]]:
     found, question = plan.training, plan.question
     assert found is not None
@@ -137,20 +148,23 @@ def serving(plan: Plan, answer: Answer) -> Grid:
     assert found is not None
     least, traced = found.least, found.traced
     unit = "tokens" if mode in ("decode", "prefill") else "inputs"
-    cached = f" + cache,  cache = {text(answer.terms(found.cache))}" if found.cache != 0 else ""
-    rows = [("bytes", f"= every weight once{cached}", size(int(least.bytes)))]
+    cached = f" + cache,  cache = {written(found.cache, answer)}" if found.cache != 0 else ""
+    whose = "" if plan.rank is None else "a rank's "
+    rows = [(f"{whose}bytes", f"= every weight once{cached}", size(int(least.bytes)))]
     if found.tables != 0:
         tables = answer.number(answer.under(found.tables))
         rows.append(("", "of these a table, of which a token reads one row", "" if tables is None else size(tables)))
     if found.experts is not None:
         rows.append(("", f"of E experts a layer, {digits(found.experts)} are read if picks are uniform", ""))
-    rows.append(
-        ("FLOPs", f"= {text(answer.terms(answer.formulas['flops.forward']))}", flops(int(least.flops)))
-    )
+    rows.append((f"{whose}FLOPs", f"= {written(found.flops, answer, _plain)}", flops(int(found.counted))))
+    if least.flops != found.counted:
+        rows.append(("", f"executed: {_executed(plan)}", flops(int(least.flops))))
     bound = "arithmetic" if least.limit == "compute" else "memory"
     reached = "peak" if question.mfu is None else f"(peak·{percent(question.mfu)})"
     how = f"= max(bytes/bandwidth, FLOPs/{reached}), bound by {bound}"
     rows.append(("latency", how, duration(least.seconds)))
+    if plan.links:
+        rows.append(("", "without the traffic over the links, which follows", ""))
     rows.append(("", "its bytes alone", duration(least.moving)))
     rows.append(("", "its FLOPs alone", duration(least.computing)))
     number = f"{grouped(least.replicas)}·" if least.replicas > 1 else ""
