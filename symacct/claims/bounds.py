@@ -14,6 +14,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.claims.attribution import coefficients
+from symacct.claims.leading import Regime
 from symacct.expressions import canonical
 from symacct.report.readable import shown
 from symacct.symbols import symbol
@@ -116,3 +117,18 @@ def _multiples(
 
 def _factor(large: Expr) -> str:
     return shown(large) if not large.is_Add else f"({shown(large)})"
+
+
+def asked(regime: Regime, derived: Expr, claim: Expr, numbers: Mapping[sp.Symbol, Expr]) -> tuple[str, str]:
+    """What the stated orders prove of the error, or which they lack; and the condition in words."""
+    most = regime.top(derived)[1]
+    bound = proved(derived, claim, most, regime.orders, numbers)
+    if bound:
+        return bound, regime.text
+    more = lacking(derived, claim, most, regime.orders)
+    missing = ", ".join(f"{shown(small)} << {shown(large)}" for small, large in more)
+    why = f"it takes {missing} as well" if missing else "no bound follows from them"
+    return (
+        f"{regime.text} alone {'do' if len(regime.orders) > 1 else 'does'} not bound the error: {why}",
+        f"{regime.text} with {regime.growing}, the other sizes fixed",
+    )

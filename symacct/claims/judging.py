@@ -11,12 +11,13 @@ from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.claims.attribution import coefficients
-from symacct.claims.bounds import lacking, proved
+from symacct.claims.bounds import asked
 from symacct.claims.cases import Case, Setting
 from symacct.claims.counted import MEANINGS
 from symacct.claims.defined import with_readings
 from symacct.claims.exceptions import Untold, at_values, derived_at, holding, with_exceptions
-from symacct.claims.leading import Regime, leading_hint, one_token, regions, stated, usual
+from symacct.claims.growth import usual
+from symacct.claims.leading import Regime, leading_hint, one_token, regions, stated
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
@@ -191,7 +192,7 @@ class _Judge:
     def _leading(self) -> Verdict | None:
         setting, base = self.setting, self.setting.base
         regime = stated(self.orders, setting.ledger.graph, setting.relations().replaced)
-        regimes = [regime] if regime else usual(setting.ledger.graph, singles=not setting.claim.counts)
+        regimes = [regime] if regime else self._regimes
         for case in [base, *(replace(base, supposed=texts) for texts in setting.supposable)]:
             derived, claim = setting.sides(case)
             forms = self._forms(case)
@@ -203,11 +204,18 @@ class _Judge:
                     return self._led(case, tried, form, claim)
         return None
 
+    @property
+    def _regimes(self) -> list[Regime]:
+        """The regimes of the model, the widest first."""
+        setting = self.setting
+        weights = setting.counts["matmul"].free_symbols
+        return usual(setting.ledger.graph, weights, each=not setting.claim.counts)
+
     def _led(self, case: Case, regime: Regime, derived: Expr, claim: Expr) -> Verdict:
         graph = self.setting.ledger.graph
         forms = self._forms(case)
         where = next((self._lies(form, forms) for form in forms if form.value == derived), ())
-        bound, text = self._bound(regime, derived, claim) if regime.orders else ("", regime.text)
+        bound, text = asked(regime, derived, claim, self._numbers) if regime.orders else ("", regime.text)
         found = self._made("leading-order", case, (*self._conditions(case), text, *where), derived)
         return replace(
             found,
@@ -215,20 +223,6 @@ class _Judge:
             terms=terms(self.setting, case),
             witness=self._witness(case, derived, claim),
             notes=tuple(note for note in (bound, *self._at_sizes(case, derived, claim)) if note),
-        )
-
-    def _bound(self, regime: Regime, derived: Expr, claim: Expr) -> tuple[str, str]:
-        """What the stated orders prove of the error, or which they lack; and the condition in words."""
-        kept = regime.top(derived)[1]
-        bound = proved(derived, claim, kept, regime.orders, self._numbers)
-        if bound:
-            return bound, regime.text
-        more = lacking(derived, claim, kept, regime.orders)
-        missing = ", ".join(f"{shown(small)} << {shown(large)}" for small, large in more)
-        why = f"it takes {missing} as well" if missing else "no bound follows from them"
-        return (
-            f"{regime.text} alone {'do' if len(regime.orders) > 1 else 'does'} not bound the error: {why}",
-            f"{regime.text} with {regime.growing}, the other sizes fixed",
         )
 
     def _wrong_number(self, case: Case, derived: Expr, claim: Expr) -> bool:
@@ -252,11 +246,12 @@ class _Judge:
         derived, claim = setting.sides(base)
         witness = self._witness(base, derived, claim)
         key, graph = self._key, setting.ledger.graph
-        hint = ratio_hint(derived, claim, key) or leading_hint(derived, claim, key, graph)
+        wide = self._regimes[:1]
+        hint = ratio_hint(derived, claim, key) or leading_hint(derived, claim, key, wide)
         notes = [
             note
             for note in (
-                one_token(derived, claim, graph) if key.startswith("flops") else "",
+                one_token(derived, claim, graph, wide) if key.startswith("flops") else "",
                 hint,
                 self._nearest_form(base, claim),
                 *self._at_sizes(base, derived, claim),
@@ -299,7 +294,7 @@ class _Judge:
             case = replace(base, choice=choice)
             derived, claim = self.setting.sides(case)
             if not self._wrong_number(case, derived, claim) and any(
-                r.leads(derived, claim) for r in ([regime] if regime else usual(graph)[:1])
+                r.leads(derived, claim) for r in ([regime] if regime else self._regimes[:1])
             ):
                 return [f"with N = {MEANINGS[choice]} the claim is the leading order"]
         return []

@@ -97,8 +97,8 @@ def stated(orders: Sequence[str], graph: Graph, replaced: Mapping[sp.Symbol, Exp
             return regime
         for small, large in open_:
             growing = large.free_symbols - small.free_symbols
-            if growing & _widths(graph):
-                growing |= _widths(graph) - small_ones
+            if growing & widths_of(graph):
+                growing |= widths_of(graph) - small_ones
             weights = weights | {s: weights.get(s, 0) + 1 for s in growing - set(replaced)}
     raise SizeError(f"--given {', '.join(repr(t) for t in orders)}: these orders cannot all hold")
 
@@ -118,31 +118,8 @@ def _order(text: str, graph: Graph) -> tuple[Expr, Expr]:
     return sides[0], sides[1]
 
 
-def usual(graph: Graph, singles: bool = True) -> list[Regime]:
-    """The regimes tried when none is stated: wide models, deep ones, long inputs, then one size.
-
-    `singles` is false for a claim in N, which speaks of wide models.
-    """
-    reading = reading_of(graph)
-    names = [symbol(name) for name in graph.symbols]
-    widths = [s for s in names if s in _widths(graph)]
-    lengths = [s for s in names if s in reading.data - reading.batch]
-    depth = [s for s in names if s in reading.depth]
-    groups = [widths, [*widths, *depth], lengths, depth]
-    kept = {size_of(concept, graph) for concept in ("V", "C", "h", "h_kv", "E", "k")}
-    rest = [s for s in names if s not in reading.batch and s.name not in kept]
-    single = [[s] for s in rest if singles or not widths]
-    found: dict[frozenset[sp.Symbol], Regime] = {}
-    for group in [*groups, *single]:
-        if group:
-            growing = ", ".join(s.name for s in group)
-            found.setdefault(
-                frozenset(group), Regime(dict.fromkeys(group, 1), f"{growing} → ∞, the other sizes fixed")
-            )
-    return list(found.values())
-
-
-def _widths(graph: Graph) -> set[sp.Symbol]:
+def widths_of(graph: Graph) -> set[sp.Symbol]:
+    """The sizes of a model that are widths, by their names or meanings."""
     known = {size_of(concept, graph) for concept in ("d", "f")}
     named = {
         symbol(name)
@@ -152,7 +129,7 @@ def _widths(graph: Graph) -> set[sp.Symbol]:
     return named - reading_of(graph).data
 
 
-def one_token(derived: Expr, claim: Expr, graph: Graph) -> str:
+def one_token(derived: Expr, claim: Expr, graph: Graph, regimes: Sequence[Regime]) -> str:
     """That a claim of FLOPs is right for one token or one row of the batch; empty where it is not."""
     reading = reading_of(graph)
     if claim == 0 or claim.free_symbols & reading.batch:
@@ -162,16 +139,16 @@ def one_token(derived: Expr, claim: Expr, graph: Graph) -> str:
         whole = canonical(claim * times)
         if canonical(derived - whole) == 0:
             return f"the claim is of one {noun}: {shown(times)} times as much is equal"
-        if any(regime.leads(derived, whole) for regime in usual(graph)[:1]):
+        if any(regime.leads(derived, whole) for regime in regimes):
             return f"the claim may be of one {noun}: {shown(times)} times as much is the leading order"
     return ""
 
 
-def leading_hint(derived: Expr, claim: Expr, key: str, graph: Graph) -> str:
+def leading_hint(derived: Expr, claim: Expr, key: str, regimes: Sequence[Regime]) -> str:
     """What the ratio of the leading terms says, where it is one that people get wrong."""
     if derived == 0 or claim == 0 or any(e.has(sp.Max, sp.Min, sp.Mod) for e in (derived, claim)):
         return ""
-    for regime in usual(graph)[:1]:
+    for regime in regimes:
         (mine, top), (its, other) = regime.top(derived), regime.top(claim)
         hint = ratio_hint(top, other, key) if mine == its else ""
         if ": " in hint:
