@@ -16,6 +16,7 @@ from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.limits import PEAK, SAVED, formula_where, holds, told
+from symacct.routing import active_parameters
 from symacct.rules import RULES, Cost, price
 from symacct.saved import gradient_bytes, saved_buffers, saved_bytes
 from symacct.symbols import symbol
@@ -171,7 +172,7 @@ class Ledger:
         parameters = graph.sources("parameter")
         tables = {ref.value for p in graph.ops if p.node.op.startswith("aten.embedding") for ref in p.node.refs}
         looked_up = [p for p in parameters if p.node.outputs[0].value in tables]
-        active = _active(graph)
+        active = active_parameters(graph)
         return {
             "params.total": _sum(parameters, lambda t: t.numel),
             "params.trainable": _sum([p for p in parameters if "trainable" in p.node.notes], lambda t: t.numel),
@@ -323,28 +324,6 @@ def _integer(key: str, value: Expr, numbers: Mapping[sp.Symbol, sp.Integer]) -> 
     if not got.is_Integer:
         raise SizeError(f"{key} is {got} at these sizes, which is no integer: a divisibility is broken")
     return int(got)
-
-
-def _active(graph: Graph) -> Expr | None:
-    """Parameters that work on one token: of stacked or repeated experts, k of E. None without experts."""
-    if not {"E", "k"} <= set(graph.symbols):
-        return None
-    experts, chosen = symbol("E"), symbol("k")
-    routed = {
-        ref.value
-        for p in graph.ops
-        if p.node.op in ("aten.bmm", "aten.baddbmm", "aten._grouped_mm") or p.node.op.startswith("aten.index")
-        for ref in p.node.refs
-    }
-    storages = {value.storage for name, value in graph.tensors().items() if name in routed}
-    total = []
-    for place in graph.sources("parameter"):
-        tensor = place.node.outputs[0]
-        size = sp.expand(total_over(tensor.numel, place.loops))
-        stacked = tensor.shape and tensor.shape[0] == experts and tensor.value in storages
-        listed = any(loop.size == "E" for loop in place.loops)
-        total.append(size * chosen / experts if stacked or listed else size)
-    return add(sp.expand(part) for part in total)
 
 
 __all__ = ["KINDS", "SOURCES", "Entry", "Ledger", "add", "has_rule", "saved_buffers", "saved_bytes"]
