@@ -95,7 +95,7 @@ def _parameters(answer: Answer) -> Iterator[Total]:
             yield _total(answer, label, "", found[key], grouped)
     chosen = answer.ledger.convention.params
     if chosen == "non-embedding":
-        yield _total(answer, "N in 6·N·D", "", sp.expand(total - found["params.embedding"]), grouped)
+        yield _total(answer, "N in 6·N·D", "", sp.expand(total - found.get("params.embedding", 0)), grouped)
     elif chosen != "all" and f"params.{chosen}" in found:
         yield _total(answer, "N in 6·N·D", "", found[f"params.{chosen}"], grouped)
 
