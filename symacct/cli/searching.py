@@ -107,7 +107,7 @@ def _shares(
             found.append(share(graphs[way.recompute, way.adds], way, sizes, batch))
         except Unsupported as error:
             said.add(" ".join(line.strip() for line in str(error).split("\n")[:2]))
-    for sentence in sorted(said):
+    for sentence in sorted({*said, *(f"with cp, {one.undivided}" for one in found if one.undivided)}):
         say(f"note: {sentence}")
     if not found:
         raise Unsupported(f"{target} can be spread in no way; {'; '.join(sorted(said))}")

@@ -28,11 +28,17 @@ def _said(graph: Graph, degrees: Degrees, names: Names) -> Iterator[str]:
                 "context ranks gather keys and values, in backward anew, and scatter the sums of their gradients; a ring that "
                 "passes them on sends as much, torch's one hop more of the gradients, and those in float32"
             )
-        if modules := _on_all(graph, names):
-            yield (
-                f"products of {', '.join(modules)} are of the whole sequence on every context rank, as no law divides the ops "
-                "around them" + f"; ranks that route their own tokens alone do 1/{names.of['cp']} of that" * ("E" in graph.symbols)
-            )
+        if said := undivided(graph, names):
+            yield said
+
+
+def undivided(graph: Graph, names: Names) -> str:
+    """Of which modules every context rank computes all, and why; empty for none."""
+    modules = _on_all(graph, names)
+    if not modules:
+        return ""
+    routing = f"; ranks that route their own tokens alone do 1/{names.of['cp']} of that" * ("E" in graph.symbols)
+    return f"products of {', '.join(modules)} are of the whole sequence on every context rank, as no law divides the ops around them{routing}"
 
 
 def _attends(graph: Graph) -> bool:

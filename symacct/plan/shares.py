@@ -33,6 +33,7 @@ from symacct.parallel.holdings import (
 )
 from symacct.parallel.peak import Peaks
 from symacct.parallel.rank import divided
+from symacct.parallel.remarks import undivided
 from symacct.parallel.units import layer_bytes, units_of
 from symacct.plan.moments import Moments, moments_of
 from symacct.symbols import symbol
@@ -84,8 +85,8 @@ class Share:
     payload of what a pass sends to experts and back; `handed` bytes between stages, `tied` those of gradients
     that both ends share; `depth` how many layers a tower has, `layers` the same, but 0 where the graph cannot
     be cut; `experts` how many experts, 0 where none can be spread, for the reason `unspread`; `conditions`
-    what the context degree must meet: the condition in words, a multiple and its divisor; `moments` those
-    that may hold the peak.
+    what the context degree must meet: the condition in words, a multiple and its divisor; `undivided` says what
+    every context rank computes whole; `moments` are those that may hold the peak.
     """
 
     way: Way
@@ -106,6 +107,7 @@ class Share:
     experts: int
     unspread: str
     conditions: tuple[tuple[str, Expr, Expr], ...]
+    undivided: str
     moments: Moments | None
 
 
@@ -151,6 +153,7 @@ def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share
         experts=0 if unspread or "E" not in sizes else sizes["E"],
         unspread=unspread,
         conditions=tuple((a.short, at(a.left), at(a.right)) for a in more),
+        undivided=undivided(local, names) if way.context else "",
         moments=moments_of(Peaks(local, held, degrees, sp.Integer(1), sp.Integer(1)), depth, numbers),
     )
 

@@ -18,21 +18,17 @@ from symacct.report.planned_time import spelled
 from symacct.report.rates import duration
 from symacct.report.readable import text
 
-_LINKS = (
-    Column("a rank sends"),
-    Column("by ring", "formula"),
-    Column("bytes", "right"),
-    Column("alone", "right"),
-)
+_LINKS = (Column("by ring", "formula"), Column("bytes", "right"), Column("alone", "right"))
 _NARROW = 28  # wider names stand in lines of their own
 _APART = (Column("what no style says"), Column("how ranks hold it", "text"))
 
 
 def links(plan: Plan, answer: Answer) -> Grid:
     """Collectives by axis: how many, their bytes by ring and by tree, and their time if nothing else is
-    done meanwhile.
+    done meanwhile. Of a pipeline each line is of the stage that sends most of its kind.
     """
-    return Grid(_LINKS, tuple(line for row in plan.links for line in _sent(row, answer)))
+    stages = plan.rank is not None and plan.rank.degrees.stages > 1
+    return Grid((Column("a rank sends at most" if stages else "a rank sends"), *_LINKS), tuple(line for row in plan.links for line in _sent(row, answer)))
 
 
 def _sent(row: Sent, answer: Answer) -> Iterator[tuple[str, str, str, str]]:
