@@ -13,6 +13,7 @@ from test_memory_truth import EXAMPLES, at, outputs
 import symacct
 from symacct.account import Ledger
 from symacct.formula_reader import parse
+from symacct.plan.serving import looked_up_bytes
 from symacct.symbols import symbol
 from symacct.tracing.build import Builder
 from symacct.tracing.model_file import load_model_file
@@ -138,3 +139,11 @@ def test_timms_activations():
     )  # of the fused op: scores, and their sum of values
     base = {"B": 1, "n": 14, "p": 16, "C": 1000, "L": 12, "d": 768, "h": 12, "f": 3072}
     assert f"{int(at(counted('vit') + attention, **base)) / 1e6:.2f}" == "23.90"
+
+
+def test_a_token_reads_one_row_of_a_table_that_is_only_looked_up():
+    """2·V·d bytes of an untied table in bf16; a tied one is read whole by the head."""
+    V, d, T = map(symbol, "VdT")
+    assert looked_up_bytes(prompt("llama", dtype="bf16").graph) == 2 * V * d
+    tied = symacct.derive(str(EXAMPLES / "gpt.py"), mode="forward").graph
+    assert looked_up_bytes(tied) == 4 * T * d  # positions alone: the head reads the other
