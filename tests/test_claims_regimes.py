@@ -63,3 +63,20 @@ def test_of_a_model_in_letters_of_its_own_all_widths_grow_and_no_kernel(tmp_path
     wide = made.check("forward = 2 B s^2 m n")
     assert (wide.verdict, wide.conditions) == ("leading-order", ("m, n → ∞, the other sizes fixed",))
     assert made.check("forward = 2 B s^2 m k^2").verdict == "refuted"  # as the kernel alone would have it
+
+
+@pytest.mark.parametrize(
+    ("target", "claim", "verdict"),
+    [
+        ("mixtral", "N = N_{active}", "refuted"),  # E experts are stored, k of them work
+        ("mixtral", "6 N D = 6 N_{active} D", "refuted"),
+        ("mixtral", "params.active = N", "refuted"),
+        ("gpt2", "N = N_{matmul}", "leading-order"),  # norms, biases and the position table are in N alone
+        ("gpt2", "N = N_{active}", "equal"),  # dense: all parameters work on every token
+        ("gpt2", "N = L (4 d^2 + 2 d f) + V d", "equal-under"),  # those of products, written out
+    ],
+)
+def test_a_choice_of_n_is_no_proof_that_two_counts_are_equal(target, claim, verdict):
+    found = ledger(target).check(claim)
+    assert found.verdict == verdict
+    assert not any("with N =" in note for note in found.notes)

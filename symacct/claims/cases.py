@@ -45,6 +45,7 @@ _PASSES: Mapping[str, Callable[[int], int]] = {
     "flops.backward": lambda times: times,
     "flops.step": lambda times: times + 1,
 }
+_COUNTED = {"params.total": "all", "params.trainable": "trainable", "params.active": "active"}
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,19 @@ class Setting:
         return Case(self.ledger, self.ledger.convention.params)
 
     def readings(self) -> Iterator[Case]:
-        """Other readings, those that change least first; none whose convention is what the claim says."""
-        return (case for case in self._readings() if not self.defines(case))
+        """Other readings, those that change least first; none that takes for granted what the claim says."""
+        return (case for case in self._readings() if not (self.defines(case) or self.chooses(case)))
+
+    def chooses(self, case: Case) -> bool:
+        """Whether a reading's choice of N is what the claim says, whatever the counts are: `N = N_active`."""
+        if case.choice == self.base.choice or not self.claim.speaks_of_n:
+            return False
+        counted = {choice: sp.Dummy(positive=True) for choice in self.counts}
+        told = {stand: _COUNTED.get(key, key) for stand, key in self.claim.keys.items()}
+        told |= {stand: name or case.choice for stand, name in self.claim.counts.items()}
+        known = {stand: counted[name] for stand, name in told.items() if name in counted}
+        left, right = (side.xreplace(known) for side in (self.claim.left, self.claim.right))
+        return canonical(left - right) == 0
 
     @property
     def doubled(self) -> Case:

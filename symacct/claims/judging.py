@@ -284,7 +284,8 @@ class _Judge:
 
     def _near(self, base: Case) -> list[str]:
         """Another N by which the claim would hold to leading order."""
-        if not self.setting.claim.speaks_of_n:
+        chosen = [replace(base, choice=choice) for choice in MEANINGS]
+        if not self.setting.claim.speaks_of_n or any(map(self.setting.chooses, chosen)):
             return []
         counts, graph = self.setting.counts, self.setting.ledger.graph
         regime = stated(self.orders, graph, self.setting.relations(base.supposed).replaced)
