@@ -132,6 +132,20 @@ def test_the_roofline_merges_chains(run):
     assert bound(run, *words, "--no-roofline") is None
 
 
+def test_arithmetic_is_what_kernels_execute(run):
+    """T·(T + 1)/2 of T² pairs: 4 FLOPs forward, 10 backward for each and each of d, as the scores are made again."""
+    b, t, v, layers, d, f = 2, 2048, 512, 3, 64, 256
+    words = ("gpt2", *own(peak="1e9"), "--at", f"B={b},T={t},V={v},L={layers},d={d},h=8,f={f}")
+    flops = 6 * b * t * (v * d + layers * (4 * d * d + 2 * d * f)) + 14 * b * layers * d * t * (t + 1) // 2
+    whole = bound(run, *words)["seconds"]
+    assert whole["compute"] == pytest.approx(flops / 1e9)
+    assert bound(run, *words, "--parallel", "m=3")["seconds"]["compute"] == pytest.approx(3 * flops / 1e9)
+    found = json.loads(run(*words, "--format", "json")[1])
+    assert found["roofline"]["products_alone"]["seconds"] == pytest.approx(whole["compute"])
+    said = " ".join(run(*words)[1].split())
+    assert "at the peak, pairs behind a causal mask left out" in said
+
+
 def test_what_has_no_figure_is_left_out_and_said(run):
     words = ("mlp", "--at", AT, "--parallel", "dp=2", *own(bandwidth="", link=""))
     assert bound(run, *words) == {"by": None, "seconds": {"compute": FLOPS / 1e12}, "bytes": "unfused"}

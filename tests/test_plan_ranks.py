@@ -136,6 +136,31 @@ def test_time_is_of_the_whole_model(run):
     assert many == pytest.approx(one / 16)
 
 
+def test_days_are_those_of_the_busiest_rank(run):
+    """12 heads and 50257 rows do not part among 8: attention, projections and head are on every rank, which
+    does all of them and 1/8 of the MLP.
+    """
+    words = ("--card", "a100", "--at", f"B=8,{AT}", "--parallel", "tp=8", "--tokens", "3e11", "--days", "2")
+    found = planned(run, *words)["time"]
+    tokens, d, layers = 8 * 1024, 768, 12
+    own = 6 * tokens * (50257 * d + layers * 4 * d * d) + 6 * tokens * layers * 2 * d * 3072 // 8
+    own += 14 * 8 * layers * 1024**2 * d  # full squares, with the scores that fused attention computes again
+    seconds = own / 312e12 * 3e11 / tokens
+    assert found["at_peak"]["seconds"] == pytest.approx(seconds)
+    assert found["at_peak"]["days"] == pytest.approx(6.411, abs=5e-4)
+    assert found["at_peak"]["card_hours"] == pytest.approx(8 * seconds / 3600)
+    assert found["cards_in_time"] == 8 * 4  # 6.4/2 replicas, and no part of one
+    half = planned(run, *words, "--mfu", "0.1")["time"]  # by the definition of MFU
+    assert half["at_mfu"]["seconds"] == pytest.approx(half["flops"] / (8 * 312e12 * 0.1))
+    assert half["cards_in_time"] % 8 == 0
+    said = run(*words, "--mfu", "0.4")[1]
+    assert "the MFU is at most" in said and "18.5 %" in said
+    two = planned(run, *words[:-6], "--parallel", "pp=2,m=4")["time"]["at_peak"]["seconds"]
+    # the last stage has the head, and waits for a quarter of its time: (p - 1)/m
+    last = 6 * tokens * (50257 * d + 6 * 12 * d * d) + 14 * 8 * 6 * 1024**2 * d
+    assert two == pytest.approx(4 * last * 5 / 4 / 312e12)
+
+
 def test_what_goes_over_the_links(run, gpt2):
     """Full gradients in fp32 by ring: 2·(n-1)/n · 4·N bytes from every rank, one way over half of 600
     GB/s.

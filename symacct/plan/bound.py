@@ -12,6 +12,7 @@ from sympy import Expr
 from symacct.account import Ledger, add
 from symacct.evaluation import Number, evaluate
 from symacct.parallel import Rank
+from symacct.plan.fusion import executed
 from symacct.plan.planning import Plan
 from symacct.plan.rank_roofline import spread_of, staged
 from symacct.plan.roofline import Roofline
@@ -28,7 +29,8 @@ class Bound:
 
     `memory` is None without a bandwidth, `links` without a figure for them or for an undivided step.
     `merged` says that element-wise chains move bytes once, as the roofline has it; else every op does.
-    `unsure` says that memory is from above: with ep some op of a rank's ledger reads all experts.
+    `unsure` says that memory is from above: with ep some op of a rank's ledger reads all experts; `masked` that
+    pairs behind a causal mask are in no arithmetic.
     """
 
     compute: Fraction
@@ -36,6 +38,7 @@ class Bound:
     links: Fraction | None
     merged: bool = False
     unsure: bool = False
+    masked: bool = False
 
     @property
     def seconds(self) -> dict[str, Fraction]:
@@ -53,22 +56,40 @@ class Bound:
 def bound(plan: Plan, roof: Roofline | None = None) -> Bound | None:
     """What bounds a plan's step; of an undivided one only beside its roofline, and only in training.
 
-    FLOPs are all that the hardware does, recomputing too, without the optimizer's; bytes are the roofline's
-    with chains merged if it is at hand, else those of the ledger.
+    FLOPs are all that the hardware executes, as the roofline counts them; bytes are the roofline's with chains
+    merged if it is at hand, else those of the ledger.
     """
     rank, question = plan.rank, plan.question
     if rank is None and (roof is None or plan.training is None):
         return None
-    flops = plan.case.formulas if rank is None else rank.flops
-    key = "flops.hardware" if "flops.hardware" in flops else "flops.forward"
-    times = question.accumulate if rank is None else 1
-    work = plan.case.per_flop * times * evaluate(plan.case.under(flops[key]), plan.sizes)
-    compute = Fraction(work) / question.card.peak(plan.precision)
+    made = work(plan)
+    compute = Fraction(made.flops) / question.card.peak(plan.precision)
     memory, unsure = None, False
     if question.card.bandwidth is not None:
         moved, unsure = _moved(plan, rank, roof)
         memory = moving(moved, question.card.bandwidth)
-    return Bound(compute, memory, _waited(plan, compute), roof is not None, unsure)
+    return Bound(compute, memory, _waited(plan, compute), roof is not None, unsure, made.masked)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """FLOPs of products that a card executes in a step, of a pipeline's stages the busiest; recomputed ones too,
+    the optimizer's not. `masked`: pairs behind a causal mask are left out.
+    """
+
+    flops: Number
+    masked: bool
+
+
+def work(plan: Plan) -> Work:
+    """What a card executes in a step, all micro-batches together, whatever the convention counts."""
+    rank, sizes, ledgers = plan.rank, plan.sizes, [plan.case.ledger]
+    times = plan.question.accumulate if rank is None else rank.degrees.micro_batches
+    if rank is not None:
+        made, sizes, _ = staged(rank, plan.case.ledger, sizes)
+        ledgers = list(made.values())
+    masked = any(entry.causal is not None for ledger in ledgers for entry in ledger.entries)
+    return Work(times * max(evaluate(executed(ledger), sizes) for ledger in ledgers), masked)
 
 
 def _waited(plan: Plan, compute: Fraction) -> Fraction | None:

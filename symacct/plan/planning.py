@@ -99,7 +99,7 @@ def plan(
         wanted,
         found,
         solution,
-        train(case, question, precision) if trains else None,
+        train(case, question, precision, rank) if trains else None,
         None if trains else serve(case, question, precision, rank),
         remedies(case, wanted, found, derive, measure, rank is not None) if tried else (),
         (*notes, *_notes(case, question, wanted, rank)),

@@ -13,6 +13,7 @@ from sympy import Expr
 
 from symacct.errors import SizeError
 from symacct.evaluation import Number, evaluate
+from symacct.parallel import Rank
 from symacct.plan.question import Case, Question, passes_a_second
 from symacct.plan.training_time import (
     DAY,
@@ -44,9 +45,10 @@ class Training:
     """Training time. `step` are the FLOPs of one traced step by each way of counting, `chosen` the one that
     is used.
 
-    `run` is the work at the peak, `at_mfu` at the share of it that was asked for, else measured. `optimizer`
-    are the optimizer's products as a share of a step's, `in_time` the cards that finish in the days that were
-    asked for.
+    `run` is the work at the peak, of a divided step that of the busiest rank; `at_mfu` at the share of it
+    that was asked for, else measured. `optimizer` are the optimizer's products as a share of a step's,
+    `in_time` the cards that finish in the days that were asked for. `rank` are the FLOPs of a step on the
+    busiest rank.
     """
 
     step: Mapping[str, Expr]
@@ -59,10 +61,19 @@ class Training:
     per_token: PerToken | None = None
     optimizer: Fraction = Fraction(0)
     in_time: int | None = None
+    rank: Expr | None = None
+
+    @property
+    def most(self) -> Fraction:
+        """The largest MFU that the time at the peak allows."""
+        return utilisation(self.run.flops, self.run.seconds, self.run.peak, self.run.cards)
 
 
-def train(case: Case, question: Question, precision: str) -> Training:
-    """Work it out. Raises SizeError for an estimate or a unit that the model does not have."""
+def train(case: Case, question: Question, precision: str, rank: Rank | None = None) -> Training:
+    """Work it out, where a step is divided by a rank's own FLOPs: what ranks do alike, each takes time for.
+
+    Raises SizeError for an estimate or a unit that the model does not have.
+    """
     graph, sizes, formulas = case.ledger.graph, case.sizes, case.formulas
     found = estimates(graph, formulas, case.ledger.convention)
     if question.estimate not in found:
@@ -80,11 +91,27 @@ def train(case: Case, question: Question, precision: str) -> Training:
         else Fraction(0)
     )
     per_token = _per_token(case, found[question.estimate])
-    run = Run(total, peak, question.cards)
-    in_time = None
-    if question.days is not None:
-        in_time = cards_for(total, question.days * DAY, peak, share or 1)
-    return Training(found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time)
+    mine = None if rank is None else _of_rank(case, rank)
+    busiest = None
+    if rank is not None and question.estimate == "exact":
+        one = Fraction(evaluate(mine, sizes)) * (1 + Fraction(evaluate(rank.idle, sizes)))
+        busiest = one * (1 if steps is None else steps)
+    run = Run(total, peak, question.cards, busiest=busiest)
+    in_time = _in_time(question, at_mfu or run) if question.days is not None else None
+    return Training(found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time, mine)
+
+
+def _of_rank(case: Case, rank: Rank) -> Expr:
+    """FLOPs of a step on the rank with most to do, with what backward computes again."""
+    return sp.expand(case.per_flop * case.under(rank.flops["flops.hardware"]))
+
+
+def _in_time(question: Question, run: Run) -> int:
+    """The fewest cards that finish in the days; of a divided step whole replicas of it."""
+    days = Fraction(question.days or 0) * DAY
+    each = question.cards // question.side_by_side
+    share = utilisation(run.flops, run.seconds, run.peak, run.cards)
+    return -(-cards_for(run.flops, days, run.peak, share) // each) * each
 
 
 def _work(case: Case, question: Question, step: Fraction) -> tuple[Number, Fraction | None]:

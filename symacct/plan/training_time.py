@@ -28,16 +28,22 @@ PER_TOKEN = 6  # 2 forward, 4 backward
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`flops` on `cards` cards of `peak` FLOP/s each, at the share `mfu` of that peak."""
+    """`flops` on `cards` cards of `peak` FLOP/s each, at the share `mfu` of that peak.
+
+    `busiest` are those that the busiest card takes time for, waiting counted as work; None where all do alike.
+    """
 
     flops: Number
     peak: int
     cards: int = 1
     mfu: Fraction = Fraction(1)
+    busiest: Number | None = None
 
     @property
     def seconds(self) -> Fraction:
         """How long it takes."""
+        if self.busiest is not None:
+            return Fraction(self.busiest) / (self.peak * self.mfu)
         return Fraction(self.flops) / (self.cards * self.peak * self.mfu)
 
     @property

@@ -12,7 +12,8 @@ def bounded(found: Bound, divided: bool) -> str:
     """The verdict, and the seconds that it compares; what has no figure is named."""
     limit, seconds = found.limit, found.seconds
     verdict = f"the step is {limit}-bound" if limit else _UNSETTLED
-    said = [f"arithmetic takes {duration(found.compute)} at the peak"]
+    skipped = ", pairs behind a causal mask left out" * found.masked
+    said = [f"arithmetic takes {duration(found.compute)} at the peak{skipped}"]
     how = "chains of element-wise ops merged" if found.merged else "every op by itself"
     how += " and with the weights of all experts" * found.unsure
     said.append(

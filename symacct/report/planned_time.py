@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-import sympy as sp
 from sympy import Expr
 
 from symacct.evaluation import evaluate
+from symacct.plan.bound import work
 from symacct.plan.planning import Plan
 from symacct.plan.training_time import PER_TOKEN, Run
 from symacct.report.answer import Answer
@@ -27,17 +27,20 @@ def training(plan: Plan, answer: Answer) -> Grid:
     """
     found, question = plan.training, plan.question
     assert found is not None
-    rows = list(_work(plan, answer))
+    rows = [*_work(plan, answer), *_ranks(plan, answer)]
     count, where = found.run.cards, "n·peak" if found.run.cards > 1 else "peak"
     named = f"n = {grouped(count)} cards, " if count > 1 else ""
-    rows.append(
-        ("at the peak", f"= FLOPs/({where})" if count > 1 else "= FLOPs/peak", duration(found.run.seconds))
-    )
-    rows += _ranks(plan, answer)
+    if found.run.busiest is None:
+        how = f"= FLOPs/({where})" if count > 1 else "= FLOPs/peak"
+        rows.append(("at the peak", how, duration(found.run.seconds)))
+    elif question.amount is not None:
+        rows.append(("at the peak", "= so long for each of the steps", duration(found.run.seconds)))
     chosen = found.at_mfu or found.run
     if found.at_mfu is not None:
         label = f"at {'measured ' * (question.mfu is None)}MFU {percent(found.at_mfu.mfu)}"
         rows.append((label, f"= FLOPs/({where}·MFU)", duration(found.at_mfu.seconds)))
+        if found.run.busiest is not None and found.most < found.at_mfu.mfu:
+            rows.append(("", "less than a rank takes at the peak: the MFU is at most", percent(found.most)))
     if question.amount is not None:
         rows.append(
             ("card-hours", f"= n·time,  {named.rstrip(', ')}" if count > 1 else "= time", _hours(chosen))
@@ -45,9 +48,12 @@ def training(plan: Plan, answer: Answer) -> Grid:
     if question.price is not None:
         rows.append(("cost", f"= card-hours·{digits(question.price)}", digits(chosen.cost(question.price))))
     if found.in_time is not None and question.days is not None:
-        share = "peak·MFU" if found.at_mfu is not None else "peak"
-        label = f"in {spelled(question.days)} days"
-        rows.append((label, f"n = ⌈FLOPs/(time·{share})⌉", f"{grouped(found.in_time)} cards"))
+        label, side = f"in {spelled(question.days)} days", question.side_by_side
+        how = f"n = ⌈FLOPs/(time·{'peak·MFU' if found.at_mfu is not None else 'peak'})⌉"
+        if plan.rank is not None:
+            times = f"{grouped(side)}·" * (side > 1)
+            how = f"n = {grouped(count // side)}·⌈{times}time/days⌉, whole replicas"
+        rows.append((label, how, f"{grouped(found.in_time)} cards"))
     rows += _measured(plan)
     return Grid(_COLUMNS, tuple(rows))
 
@@ -55,17 +61,25 @@ def training(plan: Plan, answer: Answer) -> Grid:
 def _ranks(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
     """What the rank with most to do does in a step, recomputing too, and how long it waits in a pipeline."""
     rank, found = plan.rank, plan.training
-    if rank is None or found is None:
+    if rank is None or found is None or found.rank is None:
         return
-    mine = sp.expand(plan.case.per_flop * plan.case.under(rank.flops["flops.hardware"]))
-    number = Fraction(evaluate(mine, plan.sizes))
-    yield "a rank does", f"= {written(mine, answer)}", flops(int(number))
+    number = Fraction(evaluate(found.rank, plan.sizes))
+    yield "a rank does", f"= {written(found.rank, answer)}", flops(int(number))
+    yield from _skipped(plan)
     idle = Fraction(evaluate(rank.idle, plan.sizes))
-    seconds = number / found.run.peak * (1 + idle)
     waits = (
         f"·(1 + idle),  idle = {str(rank.idle).replace('*', '·')} = {percent(idle)}" if rank.idle != 0 else ""
     )
-    yield "", f"at the peak, = FLOPs/peak{waits}", duration(seconds)
+    alone = plan.question.amount is None and found.run.busiest is not None
+    label, how = ("at the peak", "") if alone else ("", "a step at the peak, ")
+    yield label, f"{how}= a rank's FLOPs/peak{waits}", duration(number / found.run.peak * (1 + idle))
+
+
+def _skipped(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """FLOPs that kernels execute, where those that are counted have a causal mask's square."""
+    made = work(plan)
+    if made.masked:
+        yield "", "executed by kernels, which skip pairs behind a causal mask", flops(int(made.flops))
 
 
 def _hours(run: Run) -> str:
@@ -88,6 +102,8 @@ def _work(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
             if count > 1
         )
         yield "FLOPs of a step", f"= those of {made}", flops(int(number * question.accumulate * replicas))
+    if plan.rank is None and replicas == 1:
+        yield from _skipped(plan)
     if found.per_token is not None:
         each, active = found.per_token, found.per_token.active
         plain = active is None or {"N", "D"} & set(answer.ledger.graph.symbols)
