@@ -31,6 +31,8 @@ def gradient_bytes(graph: Graph) -> Expr:
         depth = {size for loop in place.loops for size in loop.count.free_symbols}
         for out in place.node.outputs:
             whole = graph.storages.get(out.storage, out.bytes)
+            if not {s.name for s in whole.free_symbols} <= set(graph.symbols):  # it grows in backward as this in forward
+                whole = out.bytes
             together = bool(depth & whole.free_symbols)
             found[out.storage] = whole if together else sp.expand(total_over(whole, place.loops))
     return sp.Add(*found.values())
