@@ -16,34 +16,12 @@ from symacct.account import Ledger
 from symacct.errors import SizeError
 from symacct.expressions import parse
 from symacct.plan.fitting import demand, fit, largest_kind, solve
-from symacct.plan.remedies import lower_bounds, scores
-from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 from symacct.targets import graph_of
 
 SMALL = "T=1024,V=50257,L=12,d=768,h=12,f=3072"
 SIZES = {"T": 1024, "V": 50257, "L": 12, "d": 768, "h": 12, "f": 3072}
 TINY = "--card=name=Tiny,bf16=1e12,fp32=5e11,memory=1e9,bandwidth=1e11"
-
-BLOCKS = """
-import torch
-from torch import nn
-dims = {"B": 3, "T": 5, "L": 2, "d": 8}
-class Block(nn.Module):
-    def __init__(self, d):
-        super().__init__()
-        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-    def forward(self, x): return x + self.down(torch.relu(self.up(x)))
-class Net(nn.Module):
-    def __init__(self, L, d):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block(d) for _ in range(L))
-    def forward(self, x):
-        for block in self.blocks: x = block(x)
-        return x
-def model(L, d): return Net(L, d)
-def inputs(B, T, d): return torch.randn(B, T, d)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -284,107 +262,6 @@ def test_micro_batches_make_a_step(run):
     memory = json.loads(run(*words, "--micro-batches", 8)[1])["memory"]
     alone = json.loads(run(*words)[1])["memory"]
     assert (memory["bound"], memory["need"]) == ("at most", alone["need"] + alone["kinds"]["gradients"])
-
-
-# Remedies
-
-
-def test_remedies_are_traced_anew(run, tmp_path):
-    file = tmp_path / "blocks.py"
-    file.write_text(BLOCKS)
-    code, out, _ = run(file, TINY, "--at", "B=64,T=256,L=6,d=128", "--format", "json")
-    found = {row["remedy"]: row for row in json.loads(out)["remedies"]}
-    full, half = found["recompute each block"], found["16 bits, bf16"]
-    B, T, L, d = map(symbol, "BTLd")
-    # of each block only its input is left: B·T·d fp32 numbers, the first one's being the model's input
-    assert sp.expand(parse(full["becomes"]) - 4 * B * T * d * L) == 0
-    # in backward its first product runs once more, 2·4·d² a row: torch stops before the last, whose result
-    # none needs
-    assert sp.expand(parse(full["more_flops"]) - 8 * B * T * L * d**2) == 0
-    assert full["saves"] > 0
-    assert sp.expand(parse(half["becomes"]) - 2 * L * (8 * d**2 + 5 * d)) == 0
-    assert code == 0
-
-
-ATTENDING = '''
-import torch
-from torch.nn.functional import scaled_dot_product_attention
-
-dims = {"B": 2, "T": 16, "L": 2, "d": 64}
-
-class Block(torch.nn.Module):
-    def __init__(self, d):
-        super().__init__()
-        self.out = torch.nn.Linear(d, d, bias=False)
-    def forward(self, x):
-        x = x.unsqueeze(1)
-        return self.out(scaled_dot_product_attention(x, x, x).squeeze(1))
-
-class Blocks(torch.nn.Module):
-    def __init__(self, L, d):
-        super().__init__()
-        self.first = torch.nn.Linear(d, d, bias=False)
-        self.blocks = torch.nn.ModuleList(Block(d) for _ in range(L))
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-def model(L, d):
-    return Blocks(L, d)
-
-def inputs(B, T, d):
-    return torch.randn(B, T, d)
-'''
-
-
-def test_a_remedy_adds_what_runs_no_second_time_without_it(run, tmp_path):
-    """The two products of attention's forward, 4·B·T²·d a block: its backward makes scores again in any case.
-    Torch stops before the last product, whose result none needs.
-    """
-    file = tmp_path / "attending.py"
-    file.write_text(ATTENDING)
-    _, out, _ = run(file, TINY, "--at", "B=64,T=256,L=6,d=128", "--format", "json", "--no-roofline")
-    (full,) = (row for row in json.loads(out)["remedies"] if row["remedy"] == "recompute each block")
-    assert sp.expand(parse(full["more_flops"]) - parse("4*B*L*T**2*d")) == 0
-
-
-def test_step_counts_are_on_every_card(run):
-    """8 bytes of AdamW's moments for each of N parameters divided; 4 bytes for each of 12 tensors a block and
-    4 others are not.
-    """
-    code, out, _ = run("gpt2", "--card", "a100", "--at", EVERY, "--format", "json", "--no-roofline")
-    found = {row["remedy"]: parse(row["becomes"]) for row in json.loads(out)["remedies"] if "becomes" in row}
-    sizes = {symbol(k): sp.Integer(v) for k, v in {**SIZES, "n": 7}.items()}
-    moments, counts = sp.Rational(8 * 124_439_808, 7), 4 * (12 * 12 + 4)
-    assert code == 0
-    assert found["optimizer state over n cards"].xreplace(sizes) == moments + counts
-    assert found["all states over n cards"].xreplace(sizes) == 2 * moments + counts
-
-
-def test_scores_that_fused_attention_would_not_keep():
-    B, T, S, d, h, L = map(symbol, ("B", "T", "S", "d", "h", "L"))
-    kept = 34 * B * T * L * d + 5 * B * L * T**2 * h + 3 * B * S * T * h + 4 * B * S
-    assert scores(kept, {T, S}) == 5 * B * L * T**2 * h + 3 * B * S * T * h
-
-
-def test_fewest_cards_for_all_states(gpt2):
-    """Sharded over n cards, weights and optimizer state are 12·N/n beside what is kept, 16·N/n at the step's
-    end.
-    """
-    n = symbol("n")
-    floor = lower_bounds(demand(gpt2.graph, gpt2.formulas), n)
-    numbers = {symbol(k): sp.Integer(v) for k, v in {**SIZES, "B": 1}.items()}
-    found = fewest([Ceiling(expr.xreplace(numbers), 10**9) for expr in floor], n)
-    at = gpt2.at(B=1, **SIZES)
-    states = at["bytes.params"] + at["bytes.optimizer"]
-
-    def fits(count):
-        begun = Fraction(states, count) + at["bytes.saved"]
-        return begun <= 10**9 and Fraction(states + at["bytes.grads"], count) <= 10**9
-
-    assert found == next(k for k in range(1, 10_000) if fits(k))
 
 
 def test_the_largest_kind(gpt2):

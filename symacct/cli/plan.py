@@ -310,8 +310,12 @@ def _divider(case: Case, options: dict[str, Any], solve: str | None) -> Any:
         if options["styles"] is not None:
             raise SizeError("--styles divides weights among tensor-parallel ranks; give --parallel tp=2 or so too")
         return None
-    degrees = _degrees(options["parallel"], solve)
-    return lambda ledger: rank(ledger.graph, degrees, case.sizes, ledger.convention, options["styles"])
+    asked = _degrees(options["parallel"], solve)
+
+    def divide(ledger: Ledger, degrees: Degrees = asked) -> Any:
+        return rank(ledger.graph, degrees, case.sizes, ledger.convention, options["styles"])
+
+    return divide
 
 
 def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symacct.parallel.degrees import Degrees, read_degrees
+from symacct.parallel.degrees import Degrees, read_degrees, spelled
 from symacct.parallel.rank import Rank, Share, rank
 
-__all__ = ["Degrees", "Rank", "Share", "rank", "read_degrees"]
+__all__ = ["Degrees", "Rank", "Share", "rank", "read_degrees", "spelled"]

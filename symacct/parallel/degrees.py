@@ -102,6 +102,21 @@ def read_degrees(text: str) -> Degrees:
     return made
 
 
+def spelled(degrees: Degrees) -> str:
+    """Degrees as text that reads back, those of 1 left out.
+
+    >>> spelled(read_degrees("tp=2,sp,dp=8,zero=3"))
+    'dp=8,zero=3,tp=2,sp'
+    """
+    found = {key: degrees.number(key) for key in AXES}
+    parts = {key: [f"{key}={number}"] for key, number in found.items() if number > 1}
+    for after, word, said in (("dp", f"zero={degrees.zero}", degrees.zero), ("tp", "sp", degrees.sequence), ("tp", "keep", degrees.keep)):
+        if said:
+            parts.setdefault(after, []).append(word)
+    order = [key for key in AXES if key in parts]
+    return ",".join(word for key in order for word in parts[key])
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The symbols of the axes, such as do not meet a size of the model."""

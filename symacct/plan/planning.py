@@ -11,18 +11,19 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.errors import SizeError
-from symacct.parallel import Rank
+from symacct.parallel import Degrees, Rank
+from symacct.parallel import rank as share_of
 from symacct.parallel.torch_styles import TorchPlan, torch_plan
 from symacct.plan.fitting import ABOVE, BELOW, Demand, Fit, Solution, demand, fit, solve
 from symacct.plan.inference import Served, serve
 from symacct.plan.question import Case, Question, products_in
 from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent, stage_of
-from symacct.plan.remedies import Derive, Remedy, remedies
+from symacct.plan.remedies import Derive, Measured, Remedy, Step, remedies
 from symacct.plan.training import Training, train
 from symacct.plan.training_time import samples_of
 from symacct.symbols import symbol
 
-Divide = Callable[[Ledger], Rank]
+Divide = Callable[..., Rank]
 MICRO_BATCHES = "micro-batches"  # a graph's variant says so of a step that adds to gradients
 
 
@@ -68,7 +69,7 @@ def plan(
     """Work out a plan. Raises SizeError and DeviceError for what is missing, unknown or impossible.
 
     `derive` traces the target anew for the remedies, which are left out unless `tried`. `divide` gives one
-    rank's share of a ledger, where the step is divided among cards.
+    rank's share of a ledger, where the step is divided among cards; with degrees, by these.
     """
     ledger, trains = case.ledger, case.ledger.graph.mode == "train"
     precision, notes = products_in(case, question)
@@ -89,9 +90,11 @@ def plan(
         found = fit(wanted, memory, case.sizes)
         links = sent(rank, case.under, case.sizes, question.card.link)
 
-    def measure(new: Ledger) -> Demand:
-        return _demand(case, new, divide(new) if divide is not None else None, question)
+    def measure(new: Ledger, degrees: Degrees | None = None) -> Measured:
+        return _measured(case, question, new, divide, degrees)
 
+    passes = question.accumulate
+    step = Step(case, wanted, found, derive, measure, rank, question.side_by_side, passes)
     return Plan(
         case,
         question,
@@ -101,7 +104,7 @@ def plan(
         solution,
         train(case, question, precision, rank) if trains else None,
         None if trains else serve(case, question, precision, rank),
-        remedies(case, wanted, found, derive, measure, rank is not None) if tried else (),
+        remedies(step) if tried else (),
         (*notes, *_notes(case, question, wanted, rank)),
         rank,
         links,
@@ -166,6 +169,25 @@ def _demand(case: Case, ledger: Ledger, rank: Rank | None, question: Question) -
         return found
     forms = tuple(replace(form, bytes=sp.expand(form.bytes + grads)) for form in found.forms)
     return Demand(found.kinds, forms, ABOVE)
+
+
+def _measured(
+    case: Case, question: Question, new: Ledger, divide: Divide | None, degrees: Degrees | None
+) -> Measured:
+    """What a remedied step needs and does on a card. Raises SizeError where degrees do not divide it."""
+    rank = divide(new) if divide is not None and degrees is None else None
+    if degrees is not None:
+        again = (new.graph, degrees, case.sizes, new.convention)
+        rank = divide(new, degrees) if divide is not None else share_of(*again)
+        _check(rank, {**case.sizes, **rank.numbers})
+    flops = question.accumulate * new.formulas["flops.hardware"] if rank is None else rank.flops["flops.hardware"]
+    counted = sp.expand(case.per_flop * case.under(flops))
+    numbers = {} if rank is None else {**rank.numbers, **(case.sizes if degrees is None else {})}
+    wanted = _demand(case, new, rank, question)
+    if rank is not None:
+        sizes = {**case.sizes, **numbers}
+        wanted = demand_of(rank, case.under, stage_of(fit(wanted, 0, sizes).form))
+    return Measured(wanted, counted, {name: numbers[name] for name in (rank.numbers if rank else ())})
 
 
 def _solution(case: Case, question: Question, wanted: Demand, memory: int) -> Solution | None:

@@ -5,22 +5,39 @@ and bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import sympy as sp
 from sympy import Expr
 
 from symacct.account import Ledger
 from symacct.errors import SymacctError
+from symacct.evaluation import evaluate
 from symacct.graph import Graph, total_over
+from symacct.parallel import Degrees, Rank, spelled
 from symacct.plan.fitting import EXACT, Demand, Fit, fit
 from symacct.plan.question import Case
+from symacct.plan.scores import fused, scores_of
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 
 Derive = Callable[..., Ledger]
-Measure = Callable[[Ledger], Demand]
-_FUSED = ("aten._scaled_dot_product", "aten.scaled_dot_product", "aten._flash", "aten._efficient")
+_ZERO = {1: "optimizer state", 2: "gradients", 3: "weights"}  # what each stage is the first to divide
+_STATES = ("weights", "gradients", "optimizer state")
+_ALL = "all states"
+_NODE = 8  # cards among which states are divided for an example, where no number is known
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a changed step needs on a card, the FLOPs that a card does in it, and the degrees' numbers."""
+
+    demand: Demand
+    flops: Expr
+    numbers: Mapping[str, int]
+
+
+Measure = Callable[[Ledger, Degrees | None], Measured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +45,8 @@ class Remedy:
     """One change: which kind of bytes becomes what, and the peak that a step then has; None where only `how`
     is known.
 
-    `bound`: what the peak is one of. `more`: FLOPs that it adds to a step.
+    `bound`: what the peak is one of. `more`: FLOPs that it adds to a step of a card. `sizes`: those beside the
+    plan's at which the peak is told.
     """
 
     name: str
@@ -38,70 +56,87 @@ class Remedy:
     how: str = ""
     bound: str = EXACT
     more: Expr | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of bytes that the formula is of."""
+        return _STATES if self.kind == _ALL else (self.kind,)
+
+    def bytes(self, plain: Mapping[str, int]) -> int | None:
+        """Those of the kind at the plan's sizes and its own; None without a formula."""
+        return None if self.becomes is None else int(evaluate(self.becomes, {**plain, **self.sizes}))
 
 
-def remedies(
-    case: Case, wanted: Demand, now: Fit, derive: Derive | None, measure: Measure, divided: bool = False
-) -> tuple[Remedy, ...]:
-    """The remedies for a training step. `derive(dtype=…, checkpoint=…)` traces anew; None for a stored graph.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The step that is to be remedied. `derive(dtype=…, checkpoint=…)` traces it anew; None for a stored graph.
 
-    `measure` says what a ledger needs on a card. Those that divide states are left out of a step that is
-    `divided`.
+    `measure` says what a ledger needs on a card, by other degrees if they are given. `rank` is a rank's share
+    of a divided step, `cards` how many there are.
     """
-    graph = case.ledger.graph
-    if graph.mode != "train":
+
+    case: Case
+    wanted: Demand
+    now: Fit
+    derive: Derive | None
+    measure: Measure
+    rank: Rank | None = None
+    cards: int = 1
+    micro_batches: int = 1
+
+    @property
+    def graph(self) -> Graph:
+        return self.case.ledger.graph
+
+
+def remedies(step: Step) -> tuple[Remedy, ...]:
+    """The remedies for a training step."""
+    if step.graph.mode != "train":
         return ()
-    found = [*_traced(case, now, derive, measure), *_fused(graph, wanted)]
-    return (*found, *([] if divided else _sharded(wanted, now, case)))
+    found = [*_traced(step), *_fused(step)]
+    return (*found, *(_sharded(step) if step.rank is None else _degrees(step, step.rank.degrees)))
 
 
-def _traced(case: Case, now: Fit, derive: Derive | None, measure: Measure) -> Iterator[Remedy]:
+def _traced(step: Step) -> Iterator[Remedy]:
     """Recomputation and a smaller dtype, traced: what a step keeps follows from no formula of the one at
     hand.
     """
-    graph = case.ledger.graph
+    graph = step.graph
     recomputed = any(place.node.phase == "recompute" for place in graph.ops)
     wide = any(out.dtype == "float32" for place in graph.sources("parameter") for out in place.node.outputs)
+    apart = not recomputed and scores_of(graph) is not None
     tries = [
         ("recompute each block", "checkpoint", "full", "kept for backward", not recomputed),
-        (
-            "recompute attention",
-            "checkpoint",
-            "selective",
-            "kept for backward",
-            not recomputed and _unfused(graph),
-        ),
+        ("recompute attention", "checkpoint", "selective", "kept for backward", apart),
         ("16 bits, bf16", "dtype", "bf16", "weights", wide),
     ]
     for name, option, value, kind, useful in tries:
-        if useful and derive is None:
+        if useful and step.derive is None:
             how = f"a stored graph stays as recorded: plan {_file(graph)} --{option} {value}"
             yield Remedy(name, kind, how=how)
-        elif useful and derive is not None:
-            yield _retraced(
-                case, now, derive, measure, Remedy(name, kind, how=f"--{option} {value}"), {option: value}
-            )
+        elif useful:
+            yield _retraced(step, Remedy(name, kind, how=f"--{option} {value}"), {option: value})
 
 
-def _retraced(
-    case: Case, now: Fit, derive: Derive, measure: Measure, plain: Remedy, change: Mapping[str, str]
-) -> Remedy:
+def _retraced(step: Step, plain: Remedy, change: Mapping[str, str]) -> Remedy:
     """A remedy with the numbers of the step that is traced with it; with the reason where that is refused."""
+    assert step.derive is not None
     try:
-        ledger = derive(**change)
-        new = measure(ledger)
-        peak = int(fit(new, now.memory, case.sizes).need)
+        new = step.measure(step.derive(**change), None)
+        found = _told(step, plain, new)
     except SymacctError as error:
         return replace(plain, how=f"cannot be traced: {str(error).splitlines()[0]}")
-    more = None
-    if "checkpoint" in change:
-        more = sp.expand(case.under(_again(ledger) - _again(case.ledger)))
-    return replace(plain, becomes=new.kinds.get(plain.kind), peak=peak, bound=new.bound, more=more)
+    if "checkpoint" not in change:
+        return found
+    return replace(found, more=sp.expand(new.flops - step.measure(step.case.ledger, None).flops))
 
 
-def _again(ledger: Ledger) -> Expr:
-    """FLOPs that backward computes again, as fused attention does without a remedy too."""
-    return ledger.formulas["flops.hardware"] - ledger.formulas["flops.step"]
+def _told(step: Step, plain: Remedy, new: Measured, sizes: Mapping[str, int] | None = None) -> Remedy:
+    """A remedy with the peak of a changed step, and the formula of its kind of bytes if it has none."""
+    peak = int(fit(new.demand, step.now.memory, {**step.case.sizes, **new.numbers}).need)
+    becomes = new.demand.kinds.get(plain.kind) if plain.becomes is None else plain.becomes
+    return replace(plain, becomes=becomes, peak=peak, bound=new.demand.bound, sizes=sizes or {})
 
 
 def _file(graph: Graph) -> str:
@@ -110,67 +145,78 @@ def _file(graph: Graph) -> str:
     return max(sorted(set(sources)), key=sources.count) if sources else "its model file"
 
 
-def _unfused(graph: Graph) -> bool:
-    """Whether attention is spelled out: a softmax, and no fused kernel."""
-    ops = [place.node.op for place in graph.ops if place.node.phase == "forward"]
-    fused = any(op.startswith(_FUSED) for op in ops)
-    return not fused and any(op.startswith("aten._softmax") for op in ops)
-
-
-def _fused(graph: Graph, wanted: Demand) -> Iterator[Remedy]:
-    """Scores of unfused attention, kept for backward: what grows with the square of a length and would be
-    recomputed.
+def _fused(step: Step) -> Iterator[Remedy]:
+    """Scores of attention that is spelled out, which a fused kernel computes again: a formula, and no peak, as
+    other ops would run.
     """
-    if not _unfused(graph):
+    found, graph = scores_of(step.graph), step.graph
+    if found is None or graph.kept is None or not found.storages & set(graph.kept):
         return
-    kept = wanted.kinds.get("kept for backward")
-    lengths = _lengths(graph)
-    square = scores(kept, lengths) if kept is not None else sp.Integer(0)
-    if square != 0:
-        gone = ", ".join(sorted(s.name for s in lengths))
-        how = (
-            f"scores are recomputed, what grows with the square of {gone} falls away; "
-            "one fp32 number a row and head, which is kept for it, is not counted"
-        )
-        yield Remedy("fused attention", "kept for backward", sp.expand(kept - square), how=how)
+    ledger = step.case.ledger
+    without = Ledger(fused(graph, found), ledger.convention, ledger.allow_unknown)
+    kept = step.measure(without, None).demand.kinds.get("kept for backward")
+    how = (
+        "what is as large as the scores is computed again; one fp32 number a row and head, which is kept "
+        "for it, is not counted"
+    )
+    if found.biases:
+        how += "; a learned bias is kept as its mask"
+    how += "; the peak is that of a plan of the model with F.scaled_dot_product_attention"
+    yield Remedy("fused attention", "kept for backward", kept, how=how)
 
 
-def scores(kept: Expr, lengths: set[sp.Symbol]) -> Expr:
-    """The terms that have the square of a length, or a product of two lengths."""
-    found = sp.Integer(0)
-    for term in sp.Add.make_args(sp.expand(kept)):
-        powers = term.as_powers_dict()
-        if sum(powers.get(length, 0) for length in lengths) >= 2:
-            found += term
-    return found
+def _degrees(step: Step, degrees: Degrees) -> Iterator[Remedy]:
+    """A divided step by other degrees: the sequence divided too, and more of the states."""
+    if degrees.tensor > 1 and not degrees.sequence:
+        yield _changed(step, "sequence parallelism", "kept for backward", replace(degrees, sequence=True))
+    if degrees.data * degrees.context > 1:
+        for zero in range(degrees.zero + 1, 4):
+            yield _changed(step, f"ZeRO stage {zero}", _ZERO[zero], replace(degrees, zero=zero))
 
 
-def _lengths(graph: Graph) -> set[sp.Symbol]:
-    """The lengths of the integer inputs: all their dimensions but the first."""
-    shapes = [out.shape for p in graph.sources("input") for out in p.node.outputs if "int" in out.dtype]
-    return {size for shape in shapes for dim in shape[1:] for size in dim.free_symbols}
+def _changed(step: Step, name: str, kind: str, degrees: Degrees) -> Remedy:
+    plain = Remedy(name, kind, how=f"--parallel {spelled(degrees)}")
+    try:
+        return _told(step, plain, step.measure(step.case.ledger, degrees))
+    except SymacctError as error:
+        return replace(plain, how=f"cannot be: {str(error).splitlines()[0]}")
 
 
-def _sharded(wanted: Demand, now: Fit, case: Case) -> Iterator[Remedy]:
-    """States divided among n cards: what lives at any place of a step, whatever is gathered beside it."""
+def _sharded(step: Step) -> Iterator[Remedy]:
+    """States divided among n cards: what lives at any place of a step, whatever is gathered beside it, and the
+    peak among so many cards as there are, else are needed, else of a node.
+    """
+    case, wanted, now = step.case, step.wanted, step.now
     n = symbol("n") if "n" not in case.sizes else symbol("n_cards")
     state = wanted.kinds.get("optimizer state")
     if not state:
         return
     counts = sp.expand(case.under(_counts(case.ledger.graph)))
     becomes = sp.expand(state - counts) / n + counts
-    yield Remedy("optimizer state over n cards", "optimizer state", becomes, how="--parallel dp=n,zero=1")
     floor = lower_bounds(wanted, n, counts)
     numbers = {symbol(name): sp.Integer(value) for name, value in case.sizes.items()}
     count = fewest([Ceiling(expr.xreplace(numbers), now.memory) for expr in floor], n)
-    if now.fits:
-        said = "gathered weights come on top: --parallel dp=n,zero=3"
-    elif count is None:
+    yield _among(step, Remedy("optimizer state over n cards", "optimizer state", becomes), n, 1, None)
+    said = "gathered weights come on top"
+    if not now.fits and count is None:
         said = "what is kept for backward alone does not fit: no number of cards is enough at these sizes"
-    else:
-        cards = f"at least {count:,} card{'s' * (count != 1)}"
-        said = f"{cards}; gathered weights come on top: --parallel dp={count},zero=3"
-    yield Remedy("all states over n cards", "all states", floor[-1], how=said)
+    elif not now.fits:
+        said = f"at least {count:,} card{'s' * (count != 1)}; {said}"
+    plain = Remedy("all states over n cards", _ALL, floor[-1], how=said)
+    yield _among(step, plain, n, 3, None if now.fits else count)
+
+
+def _among(step: Step, plain: Remedy, n: sp.Symbol, zero: int, count: int | None) -> Remedy:
+    """A remedy with the peak of a rank of ZeRO's stage; without it where the step cannot be divided so."""
+    number = step.cards if step.cards > 1 else max(count or _NODE, 2)
+    degrees = Degrees(data=number, zero=zero, micro_batches=step.micro_batches)
+    how = "; ".join(filter(None, (plain.how, f"--parallel {spelled(degrees)}")))
+    sizes = {n.name: number}
+    try:
+        return _told(step, replace(plain, how=how), step.measure(step.case.ledger, degrees), sizes)
+    except SymacctError as error:
+        why = f"no peak, for {str(error).splitlines()[0]}"
+        return replace(plain, how="; ".join(filter(None, (plain.how, why))), sizes=sizes)
 
 
 def _counts(graph: Graph) -> Expr:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from sympy import Expr
+
 from symacct.evaluation import evaluate
 from symacct.plan.bound import bound
 from symacct.plan.fitting import ABOVE, BELOW, EXACT, Form, Solution
@@ -225,11 +227,34 @@ def _remedy(plan: Plan, remedy: Remedy, answer: Answer) -> Iterator[tuple[str, .
     formula = (
         f"{remedy.kind} = {written(remedy.becomes, answer)}" if remedy.becomes is not None else remedy.how
     )
-    peak = "" if remedy.peak is None else size(int(remedy.peak)).partition(" (")[0]
-    saved = "" if remedy.peak is None else size(max(0, int(plan.fit.need - remedy.peak))).partition(" (")[0]
+    peak = saved = ""
+    if remedy.peak is not None:
+        bound = {EXACT: "", BELOW: "≥ ", ABOVE: "≤ "}[remedy.bound]
+        peak = f"{bound}{_short(remedy.peak)}"
+        saved = _short(max(0, int(plan.fit.need - remedy.peak)))
     yield remedy.name, formula, peak, saved
-    if remedy.becomes is not None and remedy.how:
-        yield "", remedy.how, "", ""
+    if remedy.becomes is not None:
+        yield "", _amounts(plan, remedy), "", ""
+        if remedy.how:
+            yield "", remedy.how, "", ""
     if remedy.more is not None:
         more = flops(int(evaluate(remedy.more, plan.sizes)))
-        yield "", f"and {more} more a step: {text(answer.terms(remedy.more))}", "", ""
+        who = "" if plan.rank is None else " of a rank"
+        yield "", f"and {more} more a step{who}: {written(remedy.more, answer, _plain)}", "", ""
+
+
+def _amounts(plan: Plan, remedy: Remedy) -> str:
+    """What the kind is now and what it becomes, and where."""
+    now = sum(int(number) for kind, number in plan.fit.kinds.items() if kind in remedy.kinds)
+    at = ", ".join(f"{name} = {grouped(number)}" for name, number in remedy.sizes.items())
+    became = remedy.bytes(plan.sizes)
+    assert became is not None
+    return f"{_short(now)} → {_short(became)}{f' at {at}' if at else ''}"
+
+
+def _short(count: int) -> str:
+    return size(count).partition(" (")[0]
+
+
+def _plain(expr: Expr, answer: Answer) -> str:
+    return text(answer.terms(expr))

@@ -175,7 +175,9 @@ def _pass(part: Pass, price: Fraction | None) -> dict[str, Any]:
 def _remedy(plan: Plan, remedy: Remedy) -> dict[str, Any]:
     made: dict[str, Any] = {"remedy": remedy.name, "kind": remedy.kind, "how": remedy.how}
     if remedy.becomes is not None:
-        made["becomes"] = to_text(remedy.becomes)
+        made |= {"becomes": to_text(remedy.becomes), "bytes": remedy.bytes(plan.sizes)}
+    if remedy.sizes:
+        made["at"] = dict(remedy.sizes)
     if remedy.peak is not None:
         made |= {
             "peak": int(remedy.peak),
