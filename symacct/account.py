@@ -15,7 +15,7 @@ from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
-from symacct.limits import PEAK, SAVED, formula_where, holds, told
+from symacct.limits import LIMITED, formula_where, holds, told
 from symacct.routing import active_parameters
 from symacct.rules import RULES, Cost, price
 from symacct.saved import gradient_bytes, saved_buffers, saved_bytes
@@ -103,7 +103,7 @@ class Ledger:
         made.__dict__ |= {"entries": self.entries, "_uncounted": self._uncounted}
         return made
 
-    def where(self, sizes: Mapping[str, int], keys: Container[str] = (SAVED, PEAK)) -> Ledger:
+    def where(self, sizes: Mapping[str, int], keys: Container[str] = LIMITED) -> Ledger:
         """The general ledger, `keys` as they are at these values of some sizes (see `Graph.limits`); one of which
         only a run could tell is left out."""
         params, moved = self._uncounted

@@ -1,4 +1,4 @@
-"""Sizes at which a formula of kept bytes or of the peak is another: there a view is none, or a copy is one.
+"""Sizes at which a formula of kept bytes, of gradients or of the peak is another: there a view is none, or a copy is one.
 
 A reshape of a transposed or sliced tensor copies, but not where a size is 1. So what `B = 1` or `T = 2` (of `T - 1`)
 leaves of a formula is told apart: by a term that is to be added there where one is known, else by a run at those sizes.
@@ -15,7 +15,8 @@ from symacct.graph import Graph, Limit
 from symacct.smallest import holds_at, unfolded_peak
 from symacct.symbols import symbol
 
-PEAK, SAVED = "bytes.peak", "bytes.saved"
+PEAK, SAVED, GRADS = "bytes.peak", "bytes.saved", "bytes.grads"
+LIMITED = (SAVED, PEAK, GRADS)
 
 
 @runtime_checkable

@@ -190,3 +190,25 @@ def test_the_stored_mamba_keeps_of_one_sequence_what_a_real_run_does(T, L):
     module, tokens = source.model(sizes), source.inputs(sizes)
     kept = saved_bytes(module, lambda out: source.loss(out, sizes, tokens), module, tokens)[0]
     assert symacct.derive("mamba").at(**sizes)["bytes.saved"] == kept
+
+
+class Classed(nn.Module):
+    """A learned token in front of the others; of a batch of one its gradient is a part of the whole's."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.token, self.layer = nn.Parameter(torch.ones(1, 1, d)), nn.Linear(d, d)
+
+    def forward(self, x):
+        return self.layer(torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)).square()
+
+
+@pytest.mark.parametrize("sizes", [{"B": 1, "T": 5, "d": 3}, {"B": 3, "T": 5, "d": 3}, {"B": 1, "T": 7, "d": 4}], ids=str)
+def test_a_gradient_that_is_a_view_in_a_batch_of_one_holds_the_whole(sizes):
+    made = symacct.derive(model=Classed, inputs=lambda B, T, d: torch.ones(B, T, d), dims={"B": 2, "T": 4, "d": 5})
+    model = Classed(sizes["d"])
+    model(torch.ones(sizes["B"], sizes["T"], sizes["d"])).sum().backward()
+    held = {p.grad.untyped_storage().data_ptr(): p.grad.untyped_storage().nbytes() for p in model.parameters()}
+    assert made.at(**sizes)["bytes.grads"] == sum(held.values())
+    stored = Ledger(loads(dumps(made.graph)))
+    assert stored.at(**sizes)["bytes.grads"] == sum(held.values())

@@ -12,7 +12,7 @@ from symacct.claims.verdict import PROVED, Verdict
 from symacct.errors import SizeError, TraceError
 from symacct.formula_text import to_text
 from symacct.graph import Assumption, Limit
-from symacct.limits import PEAK, SAVED, Sought, limits_at, possible_limits
+from symacct.limits import LIMITED, PEAK, Sought, limits_at, possible_limits
 from symacct.smallest import conditions_of
 from symacct.symbols import symbol
 
@@ -107,7 +107,7 @@ def with_exceptions(found: Verdict, setting: Setting) -> Verdict:
 def _limited(setting: Setting) -> set[str]:
     """The keys that the claim speaks of whose formulas may be others somewhere."""
     spoken = setting.claim.left.free_symbols | setting.claim.right.free_symbols
-    return {key for stand, key in setting.claim.keys.items() if stand in spoken} & {SAVED, PEAK}
+    return {key for stand, key in setting.claim.keys.items() if stand in spoken} & {*LIMITED}
 
 
 def _depths(setting: Setting) -> tuple[Assumption, ...]:

@@ -23,6 +23,7 @@ from symacct.latex.blocks import (
 )
 from symacct.latex.closed import MEASURE, equations, name_of
 from symacct.latex.formula import TIMES, latex, pieces, written
+from symacct.limits import LIMITED
 from symacct.report.answer import Answer
 
 _MOST_KEPT = 60
@@ -40,8 +41,8 @@ def memory(answer: Answer) -> Iterator[Block]:
 
 
 def exceptions(answer: Answer) -> Iterator[Block]:
-    """Where kept bytes or the peak are others: sizes of 1, at which a reshape copies less or more."""
-    for key in ("bytes.saved", "bytes.peak"):
+    """Where kept bytes, gradients or the peak are others: sizes of 1, at which a reshape copies less or more."""
+    for key in LIMITED:
         limits = [limit for limit in answer.ledger.graph.limits if limit.key == key]
         if not limits:
             continue

@@ -9,7 +9,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.dtypes import SYMBOLIC
-from symacct.limits import PEAK, SAVED, holds, limits_at, possible_limits
+from symacct.limits import LIMITED, PEAK, SAVED, holds, limits_at, possible_limits
 from symacct.quantised import BLOCK, LEAST
 from symacct.report.answer import Answer
 from symacct.report.grids import Column, Grid
@@ -152,12 +152,17 @@ def _bytes(answer: Answer) -> Iterator[Total]:
         if key not in found:
             continue
         if key in ("bytes.params", "bytes.grads", "bytes.optimizer", "bytes.master") and label != name:
-            yield _beyond(answer, label, found[key], name, whole, size)
-        elif key in (SAVED, PEAK):
-            yield from _peak(answer, label, found[key]) if key == PEAK else _saved(answer, label, found[key])
-            yield from (Total("", f"  {line}") for line in elsewhere(answer, key))
+            there = _there(answer, key, found[key])
+            yield _told_by_run(answer, label, key, found[key]) if there is None else _beyond(answer, label, there, name, whole, size)
+        elif key == SAVED:
+            there = _there(answer, key, found[key])
+            yield _told_by_run(answer, label, key, found[key]) if there is None else _total(answer, label, "", there, size)
+        elif key == PEAK:
+            yield from _peak(answer, label, found[key])
         else:
             yield _total(answer, label, "", found[key], size)
+        if key in LIMITED:
+            yield from (Total("", f"  {line}") for line in elsewhere(answer, key))
 
 
 def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
@@ -183,13 +188,17 @@ def _peak(answer: Answer, label: str, peak: Expr) -> Iterator[Total]:
     yield Total("", f"  {place}one of {len(places)} forms")
 
 
-def _saved(answer: Answer, label: str, saved: Expr) -> Iterator[Total]:
-    met = limits_at(answer.ledger.graph, SAVED, answer.sizes)
-    if met and (len(met) > 1 or met[0].more is None):
-        yield _of_run(answer, label, SAVED, f"= {_written(answer, saved)} elsewhere")
-        return
-    more = answer.under(met[0].more) if met else sp.Integer(0)
-    yield _total(answer, label, "", sp.expand(saved + more), size)
+def _there(answer: Answer, key: str, expr: Expr) -> Expr | None:
+    """The formula of a key as it is at these sizes; None where only a run tells it."""
+    met = limits_at(answer.ledger.graph, key, answer.sizes)
+    if not met:
+        return expr
+    more = met[0].more if len(met) == 1 else None
+    return None if more is None else sp.expand(expr + answer.under(more))
+
+
+def _told_by_run(answer: Answer, label: str, key: str, expr: Expr) -> Total:
+    return _of_run(answer, label, key, f"= {_written(answer, expr)} elsewhere")
 
 
 def _of_run(answer: Answer, label: str, key: str, text: str) -> Total:
@@ -201,7 +210,7 @@ def _of_run(answer: Answer, label: str, key: str, text: str) -> Total:
 
 
 def elsewhere(answer: Answer, key: str) -> list[str]:
-    """Where the formula of kept bytes or of the peak is another: there a reshape copies less or more."""
+    """Where the formula of kept bytes, gradients or of the peak is another: there a reshape copies less or more."""
     limits = [limit for limit in possible_limits(answer.ledger.graph, answer.sizes) if limit.key == key]
     met = limits_at(answer.ledger.graph, key, answer.sizes)
     known = [

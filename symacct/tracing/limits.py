@@ -1,4 +1,4 @@
-"""Where kept bytes and the peak differ from their formulas: runs at sizes of 1, and wherever a guard of the symbolic run
+"""Where kept bytes, those of gradients and the peak differ from their formulas: runs at sizes of 1, and wherever a guard of the symbolic run
 is false for one size, compared with the formulas.
 
 Sizes of the inputs are tried one by one. Of all others 1 is tried at once: a size of 1 only ever makes views of
@@ -17,13 +17,13 @@ from typing import Any
 
 import sympy as sp
 
-from symacct.account import saved_bytes
 from symacct.domain import Domain
 from symacct.errors import SymacctError, TraceError
 from symacct.graph import Graph, Limit
 from symacct.lifting import lift
-from symacct.limits import PEAK, SAVED
+from symacct.limits import GRADS, LIMITED, PEAK, SAVED
 from symacct.records import Trace
+from symacct.saved import gradient_bytes, saved_bytes
 from symacct.smallest import holds_at
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
@@ -65,6 +65,8 @@ class Limits(Sequence[Limit]):
     def __post_init__(self) -> None:
         if self.graph.kept is not None:
             self.forms[SAVED] = [sp.Add(*saved_bytes(self.graph).values())]
+        if self.graph.mode == "train":
+            self.forms[GRADS] = [gradient_bytes(self.graph)]
         if self.graph.peak:
             self.forms[PEAK] = [live for _, live in self.graph.peak]
 
@@ -178,7 +180,7 @@ class Limits(Sequence[Limit]):
                     found |= {s.name: 1 for s in a.right.free_symbols if s.name not in self.depths}
         return found
 
-    def _differing(self, fixed: Mapping[str, int], keys: Iterable[str] = (SAVED, PEAK), few: int = _FEW) -> list[str]:
+    def _differing(self, fixed: Mapping[str, int], keys: Iterable[str] = LIMITED, few: int = _FEW) -> list[str]:
         """Those of the keys whose formulas are not right in runs with these sizes: in one if storages are born, kept
         and freed there as elsewhere, else in one of a few, for a peak may lie at many places."""
         found: set[str] = set()

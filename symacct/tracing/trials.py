@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symacct.graph import HELD
-from symacct.limits import PEAK, SAVED
+from symacct.limits import GRADS, PEAK, SAVED
 from symacct.peak import most_alive
 from symacct.records import Trace
 from symacct.tracing.run import trace_concrete
@@ -48,10 +48,13 @@ class Trials:
 
 
 def amounts(trace: Trace) -> dict[str, int]:
-    """Kept bytes and the peak of a run at plain numbers, by the formulas' keys; what is no number is left out."""
+    """Kept bytes, those of gradients and the peak of a run at plain numbers, by the formulas' keys; what is no number is left out."""
     own = {out.storage for r in trace.records if r.op == "buffer" or HELD in r.notes for out in r.outputs}
     kept = sum((trace.storages[storage] for storage in trace.kept - own), 0)
     found = {SAVED: kept}
+    gradients = {out.storage for r in trace.records if r.op == "gradient" for out in r.outputs}
+    if gradients:
+        found[GRADS] = sum((trace.storages[storage] for storage in gradients), 0)
     if all(not getattr(size, "free_symbols", ()) for size in trace.storages.values()):
         found[PEAK] = most_alive(trace)
     return {key: int(value) for key, value in found.items() if not getattr(value, "free_symbols", ())}
