@@ -103,6 +103,11 @@ def test_the_fewest_ranks_by_brute_force(run):
 
     assert need(number) == found["memory"]["need"] <= 2 * 10**9 < need(number - 1)
     assert found["card"]["count"] == found["parallel"]["devices"] == number
+    # where not even one sample fits among 2 ranks, their plan names that number
+    few = ("--card", card, "--at", f"B=9,{AT}", "--parallel", "dp=2,zero=3")
+    solved = planned(run, *few)["solved"]
+    assert (solved["largest"], solved["enough"]) == (None, {"dp": number})
+    assert f"dp = {number} is the fewest with which B = 1 fits" in run(*few, "--no-remedies")[1]
 
 
 def test_no_number_of_ranks_is_enough(run):
@@ -188,7 +193,8 @@ def test_the_largest_batch_of_a_rank(run):
     ("words", "says"),
     [
         (("--parallel", "pp=5,m=5"), "L = 12, p = 5 breaks p | L"),
-        (("--parallel", "pp=24,m=24"), "L = 12, p = 24 breaks p | L"),
+        (("--parallel", "pp=13,m=13"), "13 stages, but 12 layers"),
+        (("--parallel", "pp=4,v=4,m=4"), "16 parts of stages (p·v), but 12 layers"),
         (("--parallel", "dp=8", "--cards", "9"), "--cards = 9, but --parallel makes dp·tp·cp·pp = 8"),
         (("--parallel", "dp=8,zero=9"), "zero = 9"),
         (("--parallel", "dpp=8"), "'dpp' is no kind of parallelism; did you mean"),

@@ -317,6 +317,39 @@ def test_models_without_tokens(run):
     words = ("vit", "--card", "a100", "--at", "B=8,n=14,p=16,C=1000,L=12,d=768,h=12,f=3072")
     code, _, err = run(*words, "--tokens", "1e9")
     assert (code, err.splitlines()[-1][-30:]) == (2, "ow much with --samples or --steps"[-30:])
+    code, _, err = run(*words, "--tokens-per-second", "1e4")
+    assert code == 2 and err.splitlines()[-1].endswith("give the seconds of a step with --step-seconds")
     code, out, _ = run(*words, "--samples", "1.28e6", "--format", "json", "--no-roofline")
     assert code == 0
     assert json.loads(out)["time"]["optimizer_steps"] == 160_000
+
+
+@pytest.mark.parametrize(
+    ("model", "at", "words", "says"),
+    [
+        ("unet", "B=1,H=512,W=512,C=4,w=64", ("--parallel", "tp=4"), "no rule divides its convolutions"),
+        ("deepseek-mla", "B=1,T=128,V=64,L=2,d=64,h=4,f=64", (), "--at leaves out d_h, d_r, d_v, d_c, d_q; give"),
+    ],
+)
+def test_what_a_model_has_not(run, model, at, words, says):
+    """Convolutions are not divided; heads of several widths have none that follows from d and h."""
+    code, out, err = run(model, "--card", "a100", "--at", at, *words)
+    assert (code, out) == (2, "") and says in err.splitlines()[-1] and "d_h; it is taken" not in err
+
+
+def test_parameters_where_n_is_another_size(run):
+    words = ("mamba", "--card", "a100", "--at", "B=8,T=1024,V=50257,L=12,d=768,N=16,R=48", "--no-roofline")
+    out = run(*words, "--no-remedies")[1]
+    assert "6·P·D instead" in out and "with P = all parameters" in out
+
+
+def test_each_share_names_its_count(run):
+    """The head's part of what kernels execute, causal pairs skipped, and of the model's FLOPs with full squares."""
+    b, t, v, layers, d = 1, 1024, 50257, 12, 768
+    words = ("gpt2", "--card", "a100", "--precision", "bf16", "--no-remedies")
+    said = " ".join(run(*words, "--at", f"B={b},T={t},V={v},L={layers},d={d},h=12,f=3072")[1].split())
+    head, blocks = 6 * b * t * v * d, 72 * b * t * layers * d * d
+    model = head + blocks + 12 * b * layers * t * t * d
+    executed = head + blocks + 14 * b * layers * d * t * (t + 1) // 2
+    assert f"{100 * head / executed:.1f} % of the FLOPs that kernels execute (head)" in said
+    assert f"V columns wide: {100 * head / model:.1f} % of model FLOPs" in said

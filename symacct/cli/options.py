@@ -184,12 +184,13 @@ def ledger_of(target: str, options: dict[str, Any]) -> Ledger:
 
 
 def given_of(graph: Graph, options: dict[str, Any]) -> tuple[str, ...]:
-    """The relations of `--given`; with `--at` but no head width, `d_h = d/h` as in most models, which is said."""
+    """The relations of `--given`; with `--at` but no head width, `d_h = d/h` as in most models whose heads have one
+    width, which is said."""
     from symacct.report.relations import numbers
 
     known = {**graph.values, **numbers(options["at"])}
     told = any("d_h" in text for text in options["given"])
-    if not options["at"] or "d_h" not in graph.symbols or "d_h" in known or told or not {"d", "h"} <= set(known):
+    if not options["at"] or "d_h" not in graph.symbols or {"d_r", "d_v"} & set(graph.symbols) or "d_h" in known or told or not {"d", "h"} <= set(known):
         return tuple(options["given"])
     say("note: --at leaves out d_h; it is taken as d/h")
     return (*options["given"], "d_h = d/h")

@@ -4,12 +4,12 @@ is.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from symacct.cli.apart import apart
+from symacct.cli.dividing import RANKS, agree, degrees_of, divider
 from symacct.cli.options import (
     asked_of,
     debug,
@@ -26,13 +26,11 @@ from symacct.devices import DTYPES
 
 if TYPE_CHECKING:
     from symacct.account import Ledger
-    from symacct.parallel import Degrees
     from symacct.plan.planning import Plan
     from symacct.plan.question import Case, Question
     from symacct.report.answer import Answer
 
 _UNITS = ("tokens", "samples", "steps")
-_RANKS = "dp"
 
 
 @click.command()
@@ -141,7 +139,7 @@ def plan(target: str, form: str, **options: Any) -> int:
     case, relations = case_of(ledger, question.solve, options)
     retrace = _deriver(target, ledger, options)
     found = worked_out(
-        case, question, retrace, options["remedies"], _divider(case, options, question.solve)
+        case, question, retrace, options["remedies"], divider(case, options, question.solve)
     )
     if found.rank is None and not peak_told(ledger.graph, found.sizes):
         raise SizeError(
@@ -188,34 +186,14 @@ def question_of(options: dict[str, Any]) -> Question:
     passes = whole(options["micro_batches"] or 1, "--micro-batches")
     replicas = None
     if options["parallel"] is not None:
-        degrees = _degrees(options["parallel"], options["solve"])
-        _agree("--cards", options["cards"], cards, "dp·tp·cp·pp", degrees.devices)
-        _agree("--micro-batches", options["micro_batches"], passes, "m", degrees.micro_batches)
+        degrees = degrees_of(options["parallel"], options["solve"])
+        agree("--cards", options["cards"], cards, "dp·tp·cp·pp", degrees.devices)
+        agree("--micro-batches", options["micro_batches"], passes, "m", degrees.micro_batches)
         cards, passes, replicas = degrees.devices, degrees.micro_batches, degrees.data
     return Question(
         device, cards, replicas, options["precision"], options["solve"], unit, read(unit), passes,
         read("mfu", 1), read(rate), rate, read("price"), options["estimate"], read("days"),
     )  # fmt: skip
-
-
-def _degrees(text: str, solve: str | None) -> Degrees:
-    """What `--parallel` says; where its dp is solved for, more than one, so that formulas have it as a
-    symbol.
-    """
-    from symacct.parallel import read_degrees
-
-    degrees = read_degrees(text)
-    return replace(degrees, data=2) if solve == _RANKS and degrees.data == 1 else degrees
-
-
-def _agree(option: str, given: str | None, number: int, name: str, degrees: int) -> None:
-    """Raise SizeError where an option says another number than --parallel."""
-    from symacct.errors import SizeError
-
-    if given is not None and number != degrees:
-        raise SizeError(
-            f"{option} = {number}, but --parallel makes {name} = {degrees}; leave one of them out"
-        )
 
 
 def case_of(ledger: Ledger, solve: str | None, options: dict[str, Any]) -> tuple[Case, Any]:
@@ -230,7 +208,7 @@ def case_of(ledger: Ledger, solve: str | None, options: dict[str, Any]) -> tuple
     asked = numbers(options["at"])
     sizes = known.completed({**graph.values, **asked})
     ranks = False
-    if solve == _RANKS and solve not in graph.symbols:
+    if solve == RANKS and solve not in graph.symbols:
         if options["parallel"] is None:
             raise SizeError("--solve dp is about sharded training; say how with --parallel, such as zero=3")
         ranks, solve = True, None
@@ -299,23 +277,6 @@ def _deriver(target: str, ledger: Ledger, options: dict[str, Any]) -> Any:
         return Ledger(graph, ledger.convention, ledger.allow_unknown)
 
     return derive
-
-
-def _divider(case: Case, options: dict[str, Any], solve: str | None) -> Any:
-    """A function that divides a ledger's step as `--parallel` and `--styles` say; None without."""
-    from symacct.errors import SizeError
-    from symacct.parallel import rank
-
-    if options["parallel"] is None:
-        if options["styles"] is not None:
-            raise SizeError("--styles divides weights among tensor-parallel ranks; give --parallel tp=2 or so too")
-        return None
-    asked = _degrees(options["parallel"], solve)
-
-    def divide(ledger: Ledger, degrees: Degrees = asked) -> Any:
-        return rank(ledger.graph, degrees, case.sizes, ledger.convention, options["styles"])
-
-    return divide
 
 
 def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:

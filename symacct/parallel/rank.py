@@ -152,7 +152,8 @@ def divided(
     chosen = sequences if degrees.sequence else ()
     plan = propose(graph, t, numbers, chosen) if styles is None else read_styles(styles, graph)
     if not plan.params:
-        reasons = list(dict.fromkeys(plan.whole.values())) or ["it has no weights that products use"]
+        none = "no rule divides its convolutions" if any("convolution" in x.node.op for x in graph.ops) else "it has no weights that products use"
+        reasons = list(dict.fromkeys(plan.whole.values())) or [none]
         raise Unsupported(f"tensor parallelism divides nothing of {graph.target}: {'; '.join(reasons[:4])}")
     return sharded(graph, Division(t, plan.params, chosen, not degrees.keep)), plan
 

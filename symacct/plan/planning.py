@@ -11,6 +11,7 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.errors import SizeError
+from symacct.graph import Assumption
 from symacct.parallel import Degrees, Rank
 from symacct.parallel import rank as share_of
 from symacct.parallel.torch_styles import TorchPlan, torch_plan
@@ -29,7 +30,11 @@ MICRO_BATCHES = "micro-batches"  # a graph's variant says so of a step that adds
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to a question about a case. A part that does not apply is None."""
+    """The answer to a question about a case. A part that does not apply is None.
+
+    `fewest` are the data-parallel ranks if these are asked for, `enough` those with which the smallest of the
+    solved size would fit, where it does not.
+    """
 
     case: Case
     question: Question
@@ -44,6 +49,7 @@ class Plan:
     rank: Rank | None = None
     links: tuple[Sent, ...] = ()
     fewest: Fewest | None = None
+    enough: Fewest | None = None
 
     @property
     def torch(self) -> TorchPlan | None:
@@ -109,6 +115,7 @@ def plan(
         rank,
         links,
         fewest,
+        _enough(case, rank, wanted, solution, memory),
     )
 
 
@@ -121,6 +128,22 @@ def _ranked(
     memory = question.card.needed("memory")
     fewest = fewest_ranks(rank, wanted, memory, {**case.sizes, **rank.numbers})
     return (*_with_ranks(rank, replace(question, solve=None), fewest.number), fewest)
+
+
+def _enough(
+    case: Case, rank: Rank | None, wanted: Demand, solution: Solution | None, memory: int
+) -> Fewest | None:
+    """The fewest data-parallel ranks with which the smallest size fits; None where it does, or they change
+    nothing, or experts would no longer part evenly among them.
+    """
+    if rank is None or solution is None or solution.solved.number is not None:
+        return None
+    if not any(rank.names.of["dp"] in form.bytes.free_symbols for form in wanted.forms):
+        return None
+    sizes = {**case.sizes, solution.solved.size: solution.solved.smallest}
+    found = fewest_ranks(rank, wanted, memory, sizes)
+    uneven = found.number is not None and found.number * rank.degrees.context % rank.degrees.experts
+    return None if uneven else found
 
 
 def _settled(case: Case, solution: Solution | None) -> Case:
@@ -149,6 +172,7 @@ def _check(rank: Rank, sizes: Mapping[str, int]) -> None:
     for a in rank.conditions:
         named = set(a.left.free_symbols) | (set(a.right.free_symbols) if a.right is not None else set())
         if named <= set(numbers) and not a.holds(numbers):
+            _enough_layers(rank, a, numbers)
             said = ", ".join(f"{s.name} = {numbers[s]}" for s in sorted(named, key=str))
             raise SizeError(f"--parallel: {said} breaks {a.short}; choose degrees that divide it")
 
@@ -169,6 +193,17 @@ def _demand(case: Case, ledger: Ledger, rank: Rank | None, question: Question) -
         return found
     forms = tuple(replace(form, bytes=sp.expand(form.bytes + grads)) for form in found.forms)
     return Demand(found.kinds, forms, ABOVE)
+
+
+def _enough_layers(rank: Rank, a: Assumption, numbers: Mapping[sp.Symbol, sp.Integer]) -> None:
+    """Raise SizeError where a broken condition is that of more stages, or parts of them, than layers."""
+    stages, parts = rank.names.of["pp"], rank.names.of["v"]
+    if a.kind != "divides" or a.right is None or a.right not in (stages, stages * parts):
+        return
+    layers, asked = (side.xreplace(dict(numbers)) for side in (a.left, a.right))
+    if asked > layers:
+        what = "stages" if a.right == stages else f"parts of stages ({stages}·{parts})"
+        raise SizeError(f"--parallel: {asked} {what}, but {layers} layers; choose degrees that divide them")
 
 
 def _measured(

@@ -138,7 +138,9 @@ def _per_token(case: Case, step: Expr) -> PerToken | None:
 def _measured(case: Case, question: Question, step: Fraction, peak: int) -> tuple[Fraction, Fraction]:
     """MFU and HFU of a measured rate."""
     by_step = question.rate_unit == "step-seconds"
-    passes = passes_a_second(question, 1 if by_step else each_step("tokens", case.ledger.graph, case.sizes))
+    instead = "give the seconds of a step with --step-seconds"
+    each = 1 if by_step else each_step("tokens", case.ledger.graph, case.sizes, instead)
+    passes = passes_a_second(question, each)
     counted = (evaluate(case.formulas[key], case.sizes) for key in ("flops.hardware", "flops.step"))
     hardware, model = (case.per_flop * flops for flops in counted)
     mfu = utilisation(step * passes, 1, peak, question.cards)

@@ -151,10 +151,12 @@ def _parameters(formulas: Mapping[str, Expr], which: str, used: Expr) -> Expr | 
     return formulas.get("params.total" if which == "all" else f"params.{which}")
 
 
-def each_step(unit: str, graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Tokens or samples of one pass of the traced step. Raises SizeError for a model that has none."""
+def each_step(unit: str, graph: Graph, sizes: Mapping[str, int], instead: str = "") -> int:
+    """Tokens or samples of one pass of the traced step. Raises SizeError for a model that has none, with what to
+    say instead.
+    """
     formula = tokens_of(graph) if unit == "tokens" else samples_of(graph)
     if formula is None:
-        other = "--samples or --steps" if unit == "tokens" else "--steps"
-        raise SizeError(f"{graph.target} has no one input that counts its {unit}; say how much with {other}")
+        other = f"say how much with {'--samples or --steps' if unit == 'tokens' else '--steps'}"
+        raise SizeError(f"{graph.target} has no one input that counts its {unit}; {instead or other}")
     return int(evaluate(formula, sizes))

@@ -171,6 +171,10 @@ def solved(plan: Plan, solution: Solution, answer: Answer) -> Iterator[str]:
     if found.number is None:
         least = f"not even {name} = {grouped(found.smallest)} fits"
         yield f"{least}: short by {size(int(found.short))}"
+        if plan.enough is not None:
+            dp, number = plan.enough.size.name, plan.enough.number
+            named = f"with which {name} = {grouped(found.smallest)} fits"
+            yield f"no {dp} is enough for it" if number is None else f"{dp} = {grouped(number)} is the fewest {named}"
     elif found.binding is None and found.next is None:
         yield f"every {name} fits, however large"
     else:

@@ -48,6 +48,8 @@ def as_json(plan: Plan, answer: Answer, roof: Any = None) -> str:
     }
     if plan.solution is not None:
         found["solved"] = _solved(plan.solution, answer, plan.fit.memory)
+        if plan.enough is not None:
+            found["solved"]["enough"] = {plan.enough.size.name: plan.enough.number}
     if plan.training is not None:
         found["time"] = _time(plan)
     if plan.served is not None:

@@ -116,7 +116,8 @@ def _work(plan: Plan, answer: Answer) -> Iterator[tuple[str, str, str]]:
         less = Fraction(evaluate(other, plan.sizes)) / number - 1
         which = answer.ledger.convention.params
         said = f"{percent(abs(less))} {'more' if less > 0 else 'less'}"
-        yield "6·N·D instead", f"with N = {'all' if which == 'all' else which} parameters", said
+        name = "P" if "N" in answer.ledger.graph.symbols else "N"
+        yield f"6·{name}·D instead", f"with {name} = {'all' if which == 'all' else which} parameters", said
     if found.optimizer:
         products = text(answer.terms(answer.formulas["flops.optimizer"]))
         yield "the optimizer", f"= {products}, beside the step", f"{percent(found.optimizer)} more"

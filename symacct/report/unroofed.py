@@ -64,7 +64,7 @@ def _side(row: friendliness.Side) -> str:
     missed = [n for n in friendliness.MULTIPLES if n > row.divisor]
     where = ", ".join(name for name in row.modules[:3] if name) or "the model itself"
     more = f" and {len(row.modules) - 3} more" if len(row.modules) > 3 else ""
-    share = f"{percent(row.share)} of their FLOPs ({where}{more})"
+    share = f"{percent(row.share)} of the FLOPs that kernels execute ({where}{more})"
     return f"{said} is no multiple of {missed[0]}: it is a side of products with {share}"
 
 
@@ -83,7 +83,7 @@ def _vocabulary(found: Roofline, under: Under) -> Iterator[tuple[str, str]]:
     kept = f", {share(words.kept, words.of_kept)} of what is kept for backward" if words.of_kept != 0 else ""
     flops, moved = share(words.flops, words.of_flops), of_moved(words.moved)
     rows = text(readable(under(words.rows)))
-    yield "logits", f"{rows} columns wide: {flops} of product FLOPs, {moved} of bytes moved{kept}"
+    yield "logits", f"{rows} columns wide: {flops} of model FLOPs, {moved} of bytes moved{kept}"
     held, lookups = share(words.parameters, words.of_parameters), of_moved(words.lookups)
     needs = f"lookups and their gradients move {lookups} of bytes"
     yield "embedding", f"tables and head hold {held} of the parameters; {needs}"
