@@ -36,11 +36,11 @@ class RMSNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
 
-def rotary(T, width, device):
-    """Cosines and sines of the rotary angles, each of shape (T, width/2)."""
-    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)
-    angle = torch.outer(torch.arange(T, device=device), frequency)
-    return angle.cos(), angle.sin()
+def rotary(T, width, x):
+    """Cosines and sines of the rotary angles, each of shape (T, width/2), of x's dtype."""
+    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=x.device) / width)
+    angle = torch.outer(torch.arange(T, device=x.device), frequency)
+    return angle.cos().to(x), angle.sin().to(x)
 
 
 def rotate(x, cos, sin):
@@ -125,7 +125,7 @@ class Mixtral(nn.Module):
 
     def forward(self, idx):
         x = self.embed(idx)
-        cos, sin = rotary(idx.shape[1], self.d_h, idx.device)
+        cos, sin = rotary(idx.shape[1], self.d_h, x)
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.norm(x))

@@ -45,7 +45,7 @@ class RelativeBias(nn.Module):
         place = torch.arange(T, device=device)
         bias = self.table(self.bucket(place - place[:, None])).permute(2, 0, 1)
         if self.causal:
-            bias = bias + torch.full((T, T), -torch.inf, device=device).triu(1)
+            bias = bias + torch.full((T, T), -torch.inf, dtype=bias.dtype, device=device).triu(1)
         return bias
 
     def bucket(self, offset):
