@@ -29,3 +29,14 @@ def why_absent(key: str, graph: Graph, keys: Iterable[str]) -> str:
         return _NOTHING[key]
     near = get_close_matches(key[:40], list(keys), 1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(keys)}"
+
+
+def unknown_active(graph: Graph, keys: Iterable[str]) -> str:
+    """Why active parameters cannot be told: experts are picked under names that are not known; or empty."""
+    picks = next((p.node for p in graph.ops if p.node.op == "aten.topk"), None)
+    if "params.active" in keys or picks is None:
+        return ""
+    return (
+        f"which parameters of {graph.target} work on one token is not known: it picks by topk "
+        f"({picks.source}), and no sizes are named E (experts) and k (experts per token)"
+    )

@@ -13,8 +13,9 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.account import Ledger
+from symacct.claims.absent import unknown_active
 from symacct.claims.counted import MEANINGS, PER_TOKEN, counts
-from symacct.claims.names import size_of, unknown_active
+from symacct.claims.names import size_of
 from symacct.claims.reading import Claim
 from symacct.claims.rounding import halved_alike, rounded_up
 from symacct.conventions import CHOICES, NAMED, Convention

@@ -18,6 +18,7 @@ from symacct.claims.defined import with_readings
 from symacct.claims.exceptions import Untold, at_values, derived_at, holding, with_exceptions
 from symacct.claims.growth import usual
 from symacct.claims.leading import Regime, leading_hint, one_token, regions, stated
+from symacct.claims.letters import OWN
 from symacct.claims.names import Names, definitions, mapping
 from symacct.claims.peaks import Form, equal_form, forms_of, nearest, told, wins
 from symacct.claims.places import terms
@@ -53,6 +54,7 @@ def check(
     names_told += meant
     asked = answer(ledger, numbers, plain_given)
     names = Names(ledger.graph, list(ledger.formulas), mapping(names_told, ledger.graph))
+    names.letters = OWN.get(ledger.convention.name, {})
     with placed(claim):
         setting = Setting.of(ledger, read(claim, names), tuple(plain_given))
         stated(orders, ledger.graph, setting.relations().replaced)  # an order that cannot hold is refused

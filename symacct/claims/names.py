@@ -12,7 +12,7 @@ from typing import NoReturn
 import sympy as sp
 from sympy import Expr
 
-from symacct.claims.absent import why_absent
+from symacct.claims.absent import unknown_active, why_absent
 from symacct.claims.counted import MEANINGS, PER_TOKEN
 from symacct.errors import FormulaError, UnknownSymbol
 from symacct.expressions import parse, to_text
@@ -105,7 +105,8 @@ class Names:
     """The names that a claim about this graph may use, and those that one claim did use.
 
     `held` are stand-ins, names of no size: for a formula key, a parameter count or an expression.
-    `used` says of each name in the claim how it was read, where, and as which size or stand-in.
+    `used` says of each name in the claim how it was read, where, and as which size or stand-in. `letters` are
+    sizes' names under a convention; `spelled` are stand-ins for formulas named by more than a letter.
     """
 
     graph: Graph
@@ -113,6 +114,8 @@ class Names:
     mapped: Mapping[str, Expr | str] = field(default_factory=dict)
     held: dict[str, tuple[str, str | Expr]] = field(default_factory=dict)
     used: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    letters: Mapping[str, str] = field(default_factory=dict)
+    spelled: set[str] = field(default_factory=set)
 
     def pieces(self, text: str, word: str, at: int) -> list[tuple[str, int]]:
         """The readable names that a word of the claim stands for, a product of them, each with its place."""
@@ -144,7 +147,7 @@ class Names:
         if word in self.graph.symbols:
             return self._noted(word, "own", word, at)
         if alone and (word in KEYS or "." in word):
-            return self._hold("key", self._key(text, word, at))
+            return self._keyed(word, self._key(text, word, at), at)
         if word in COUNTS:
             self._countable(text, word, at)
             return self._noted(word, "count", self._hold("count", COUNTS[word]), at)
@@ -152,7 +155,7 @@ class Names:
             return self._noted(word, "tokens", self._hold("tokens", self._tokens(text, at)), at)
         meant = self._by_concept(word)
         if meant is None and alone and word in (PARAMETERS, "P_total"):  # as `latex` writes it
-            return self._hold("key", "params.total")
+            return self._keyed(word, "params.total", at)
         if meant is not None and len(word) == 2 and word[0] != word[1] and all(map(self._factor, word)):
             raise FormulaError(
                 f"{word!r} may be {word[0]}*{word[1]} or {self._spoken(meant)}; write which one\n"
@@ -172,6 +175,14 @@ class Names:
 
     def _noted(self, word: str, how: str, name: str, at: int) -> str:
         self.used.setdefault(word, (how, at, name))
+        return name
+
+    def _keyed(self, word: str, key: str, at: int) -> str:
+        """A formula's stand-in; that a letter was read so is told."""
+        name = self._hold("key", key)
+        if len(word) == 1:
+            return self._noted(word, "key", name, at)
+        self.spelled.add(name)
         return name
 
     def _hold(self, kind: str, what: str | Expr) -> str:
@@ -294,17 +305,6 @@ class Names:
                 f"'a' and 'h' would both be heads; say which is which: --map a={heads},h={width or 'd'}\n"
                 f"{caret(text, self.used['a'][1])}"
             )
-
-
-def unknown_active(graph: Graph, keys: Iterable[str]) -> str:
-    """Why active parameters cannot be told: experts are picked under names that are not known; or empty."""
-    picks = next((p.node for p in graph.ops if p.node.op == "aten.topk"), None)
-    if "params.active" in keys or picks is None:
-        return ""
-    return (
-        f"which parameters of {graph.target} work on one token is not known: it picks by topk "
-        f"({picks.source}), and no sizes are named E (experts) and k (experts per token)"
-    )
 
 
 def size_of(concept: str, graph: Graph) -> str | None:

@@ -16,6 +16,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.claims.latex import lexed
+from symacct.claims.letters import reread
 from symacct.claims.names import FUNCTIONS, KEYS, Names
 from symacct.claims.owned import mistaken
 from symacct.errors import FormulaError
@@ -80,6 +81,8 @@ def read(text: str, names: Names) -> Claim:
     tokens = lexed(text)
     left, right, at = _sides(text, tokens)
     sides = [_parsed(text, side, names) for side in (left, right)]
+    if reread(text, sides, names):
+        sides = [_parsed(text, side, names) for side in (left, right)]
     names.settle(text)
     exact = {symbol(n): what for n, (kind, what) in names.held.items() if kind in ("map", "tokens")}
     sides = [side.xreplace(exact) for side in sides]
