@@ -243,3 +243,20 @@ def test_all_that_may_have_been_left_out_is_named():
     assert any("together with blocks.*.ln2: blocks.*.ln1.bias" in term.meaning for term in found.terms)
     (bias,) = check("gpt2", "params = V d + T d + L(4d^2 + 2df + 9d) + 2 d").terms
     assert (bias.module, bias.term) == ("blocks.*.mlp.up", parse("L*f"))
+
+
+def test_places_of_one_term_that_fit_only_in_proportion_are_all_wrong(tmp_path):
+    """Three products of 2·B·T·d·f each, taken for a step of 6 each: 4 too much at every one of them."""
+    path = tmp_path / "gated.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\ndims = {'B': 2, 'T': 3, 'd': 4, 'f': 5}\n"
+        "class Gated(nn.Module):\n    def __init__(self, d, f):\n        super().__init__()\n"
+        "        self.g, self.u, self.w = (nn.Linear(*s, bias=False) for s in ((d, f), (d, f), (f, d)))\n"
+        "    def forward(self, x):\n        return self.w(torch.sigmoid(self.g(x)) * self.u(x))\n"
+        "def model(d, f):\n    return Gated(d, f)\ndef inputs(B, T, d):\n    return torch.randn(B, T, d)\n"
+    )
+    found = derive(str(path)).check("forward = 18 B T d f")
+    assert [(t.kind, t.module, str(t.term)) for t in found.terms] == [
+        ("wrong", module, "-4*B*T*d*f") for module in "guw"
+    ]
+    assert not any("one of these" in term.meaning for term in found.terms)

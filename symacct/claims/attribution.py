@@ -62,6 +62,13 @@ class Attribution:
                 by.setdefault(self._left(body) / mine, set()).add(body)
         return {body for alike in by.values() if len(alike) > 1 for body in alike}
 
+    def _alike(self, body: Expr, alternatives: Sequence[Sequence[Held]]) -> bool:
+        """Whether no place of a term fits what it is off by, but all of them do in proportion."""
+        holding = self._holding(body)
+        whole = sum((number for _, number in holding), sp.Integer(0))
+        rest = len(holding) > 1 and [list(way) for way in alternatives] == [holding]
+        return rest and whole == self.derived.get(body) and whole != abs(self._left(body))
+
     def _in_proportion(self, body: Expr) -> list[Term]:
         factor = self._left(body) / self.derived[body]
         return [
@@ -121,6 +128,8 @@ class Attribution:
                 part: f"{taken}the model has {_spelled(sp.S.One, other)} here; " for part, other, _ in near
             }
         alternatives = _fitting(left, holding)
+        if body in self.claimed and self._alike(body, alternatives):
+            return self._in_proportion(body)
         chosen = list(dict.fromkeys(member for way in alternatives for member in way))
         whole = chosen in _by_op(holding) or all(number == abs(left) for _, number in chosen)
         if len(self.derived) == 1 and body.is_number and not whole:
