@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import sympy as sp
 import torch
@@ -10,7 +12,7 @@ from symacct.api import derive
 from symacct.claims.judging import check
 from symacct.conventions import convention
 from symacct.errors import FormulaError, UnknownSymbol
-from symacct.expressions import parse
+from symacct.expressions import evaluate, parse
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +117,14 @@ def test_sizes_that_divide_are_told():
     assert found.verdict == "refuted"
     assert any(note.startswith("equal where 2 | H and 2 | W") for note in found.notes)
     assert check(model, claim, given=["2 | H", "2 | W"]).verdict == "equal-under"
+
+
+def test_a_sum_of_many_fractions_is_judged_without_one_line_for_all(gpt2):
+    sum_of = " + ".join(f"B/({size} + {at})" for at, size in enumerate("BTVLdhf" * 8, 2))
+    found = check(
+        gpt2, f"forward = {sum_of}", given="f = d"
+    )  # 56 divisors: multiplied out, no memory would hold it
+    assert found.verdict == "refuted"
+    point = {"B": 2, "T": 2, "V": 2, "L": 2, "d": 2, "h": 1, "f": 2}  # as --given has it
+    by_hand = sum(Fraction(2, point[size] + at) for at, size in enumerate("BTVLdhf" * 8, 2))
+    assert evaluate(found.read_as, point) == by_hand

@@ -52,6 +52,7 @@ _SPEAKS_OF = {  # what a hint about passes is said of; the others fit any FLOPs
 }
 _HINTS = {"flops": _FLOPS, "bytes": _BYTES}
 _ROUNDED = 0.05
+_MOST_DIVISORS = 4
 _PLAIN = 100  # a ratio of larger numbers says nothing
 
 
@@ -59,6 +60,8 @@ def ratio_hint(derived: Expr, claim: Expr, key: str) -> str:
     """What a constant ratio derived / claim says of a claim about `flops.step`, say; empty if it varies."""
     if derived == 0 or claim == 0 or any(side.has(sp.Max, sp.Min, sp.Mod) for side in (derived, claim)):
         return ""
+    if any(len(_divisors(side)) > _MOST_DIVISORS for side in (derived, claim)):
+        return ""  # to bring them on one line would multiply all out
     ratio = sp.cancel(derived / claim)
     if not ratio.is_Rational:
         return ""
@@ -67,6 +70,11 @@ def ratio_hint(derived: Expr, claim: Expr, key: str) -> str:
     if not said and max(number.numerator, number.denominator) > _PLAIN:
         return ""
     return f"derived = {number} × claim: {said}" if said else f"derived = {number} × claim"
+
+
+def _divisors(expr: Expr) -> set[Expr]:
+    """The different formulas that stand under a fraction's line."""
+    return {p.base for p in expr.atoms(sp.Pow) if p.exp.is_negative and p.base.is_Add}
 
 
 def _meant(number: Fraction, key: str) -> str:
