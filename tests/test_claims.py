@@ -302,6 +302,24 @@ def test_a_file_of_claims(tmp_path, capsys):
         assert_claims("gpt2", path)
 
 
+def test_a_claim_of_a_file_that_cannot_be_read_leaves_the_others_judged(tmp_path, capsys):
+    path = tmp_path / "claims.toml"
+    rows = ["flops.step = 3*flops.forward", "flops.step = 6*ZZ*D", "flops.step = 2*flops.forward"]
+    path.write_text("\n".join(f'[[claim]]\nformula = "{row}"' for row in rows))
+    assert main(["check", "gpt2", "--file", str(path)]) == 2
+    told = capsys.readouterr().out
+    first, error, last = (
+        told.index(word) for word in ("verdict     equal", "unknown symbol 'ZZ'", "refuted")
+    )
+    assert first < error < last
+    assert "claims.toml, claim 2" in " ".join(told.split())
+    assert "\n  flops.step = 6*ZZ*D\n                 ^" in told
+    assert main(["check", "gpt2", "--file", str(path), "--format", "json"]) == 2
+    rows_told = json.loads(capsys.readouterr().out)
+    assert [row.get("verdict") for row in rows_told] == ["equal", None, "refuted"]
+    assert "unknown symbol 'ZZ'" in rows_told[1]["error"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

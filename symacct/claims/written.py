@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
@@ -21,6 +22,28 @@ _SAID = {
     "unsettled": "unsettled: no proof, and no sizes found at which it fails",
 }
 _MOST, _FEW = 12, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A claim of a file that cannot be judged, and the error that says why."""
+
+    target: str
+    claim: str
+    error: str
+
+    def as_json(self) -> dict[str, Any]:
+        """One object, with an error in place of a verdict."""
+        return {"target": self.target, "claim": self.claim, "error": self.error}
+
+
+def unread(found: Unread, page: Page, source: str = "") -> None:
+    """Why a claim has no verdict, with its caret, on a page."""
+    page.line(f"{found.target} · {found.claim}" + (f" · {source}" if source else ""), "bold")
+    why, *caret = found.error.splitlines()
+    page.hanging("error", [why], _INDENT)
+    for line in caret:
+        page.line(line)
 
 
 def as_text(found: Verdict, reading: Reading, page: Page, source: str = "") -> None:
@@ -94,10 +117,10 @@ def terms(found: Verdict, reading: Reading) -> Grid:
     return Grid(columns, tuple(rows))
 
 
-def as_json(found: Sequence[tuple[Verdict, str]], many: bool) -> str:
+def as_json(found: Sequence[tuple[Verdict | Unread, str]], many: bool) -> str:
     """One object, or for a file of claims a list of them with their sources."""
     made: list[dict[str, Any]] = [
-        verdict.as_json() | ({"source": source} if source else {}) for verdict, source in found
+        one.as_json() | ({"source": source} if source else {}) for one, source in found
     ]
     return json.dumps(made if many else made[0], indent=2, ensure_ascii=False)
 

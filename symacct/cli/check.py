@@ -9,10 +9,12 @@ import click
 
 from symacct.cli.options import debug, formats, ledger_of, priced, sized, traced, trained
 from symacct.conventions import convention
+from symacct.errors import SymacctError
 
 if TYPE_CHECKING:
     from symacct.account import Ledger
     from symacct.claims import Verdict
+    from symacct.claims.written import Unread
 
 
 @click.command()
@@ -33,49 +35,63 @@ if TYPE_CHECKING:
 def check(
     target: str, claim: str, path: Path | None, mapped: tuple[str, ...], form: str, **options: Any
 ) -> int:
-    """Judge CLAIM, such as "flops.step = 6*N*D", about TARGET. Exit 0 if it is proved, 1 if it is not."""
+    """Judge CLAIM, such as "flops.step = 6*N*D", about TARGET. Exit 0 if it is proved, 1 if it is not.
+
+    Of a file, every claim is judged that can be read; exit 2 if one cannot.
+    """
     from symacct.claims import check as judged
-    from symacct.claims.written import as_json, as_text
+    from symacct.claims.written import Unread, as_json, as_text, unread
     from symacct.report.readable import reading_of
 
     if bool(claim) == (path is not None):
         raise click.UsageError("give one claim, as in 'flops.step = 6*N*D', or --file with many")
     ledger = ledger_of(target, options)
+    found: list[tuple[Verdict | Unread, str]]
     if path is None:
         verdict = judged(ledger, claim, options["given"], options["at"], mapped)
         found, good = [(verdict, "")], verdict.proved
     else:
         found, good = _filed(ledger, target, path, mapped, options)
+    code = 2 if any(isinstance(one, Unread) for one, _ in found) else 0 if good else 1
     if form == "json":
         click.echo(as_json(found, path is not None))
-        return 0 if good else 1
+        return code
     from symacct.report.grids import Page
 
     with Page() as page:
-        for at, (verdict, source) in enumerate(found):
+        for at, (one, source) in enumerate(found):
             if at:
                 page.line()
-            as_text(verdict, reading_of(ledger.graph), page, source)
-    return 0 if good else 1
+            if isinstance(one, Unread):
+                unread(one, page, source)
+            else:
+                as_text(one, reading_of(ledger.graph), page, source)
+    return code
 
 
 def _filed(
     ledger: Ledger, target: str, path: Path, mapped: tuple[str, ...], options: dict[str, Any]
-) -> tuple[list[tuple[Verdict, str]], bool]:
+) -> tuple[list[tuple[Verdict | Unread, str]], bool]:
     """The verdicts on a file's claims, and whether each is the expected one, or proved where none is."""
     from symacct.claims import check as judged
     from symacct.claims.files import claims_of, naming
+    from symacct.claims.written import Unread
 
-    found, good = [], True
+    found: list[tuple[Verdict | Unread, str]] = []
+    good = True
     for filed in claims_of(path):
         own = bool(filed.convention or filed.switches)
         names = [*mapped, *(f"{name}={formula}" for name, formula in filed.mapped.items())]
         sizes = [*options["at"], *(f"{name}={value}" for name, value in filed.sizes.items())]
         given = [*options["given"], *filed.given]
-        with naming(filed):
-            there = _there(ledger, target, options | {"given": given, "at": sizes})
-            now = there.under(convention(filed.convention, **filed.switches)) if own else there
-            verdict = judged(now, filed.formula, given, sizes, names)
+        try:
+            with naming(filed):
+                there = _there(ledger, target, options | {"given": given, "at": sizes})
+                now = there.under(convention(filed.convention, **filed.switches)) if own else there
+                verdict = judged(now, filed.formula, given, sizes, names)
+        except SymacctError as error:
+            found.append((Unread(target, filed.formula, str(error)), filed.source))
+            continue
         good &= verdict.verdict == filed.verdict if filed.verdict else verdict.proved
         found.append((verdict, filed.source))
     return found, good
