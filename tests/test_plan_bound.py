@@ -133,7 +133,7 @@ def test_the_roofline_merges_chains(run):
 
 
 def test_arithmetic_is_what_kernels_execute(run):
-    """T·(T + 1)/2 of T² pairs: 4 FLOPs forward, 10 backward for each and each of d, as the scores are made again."""
+    """T·(T + 1)/2 of T² pairs: 4 FLOPs forward, 10 backward for each of d, as scores are made again."""
     b, t, v, layers, d, f = 2, 2048, 512, 3, 64, 256
     words = ("gpt2", *own(peak="1e9"), "--at", f"B={b},T={t},V={v},L={layers},d={d},h=8,f={f}")
     flops = 6 * b * t * (v * d + layers * (4 * d * d + 2 * d * f)) + 14 * b * layers * d * t * (t + 1) // 2

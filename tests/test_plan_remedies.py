@@ -180,7 +180,7 @@ def blocks(checkpoint=None):
     ("asked", "degrees", "times"), [({"accumulate": 3}, None, 3), ({}, "dp=2,m=3", 3), ({}, "tp=2", 0.5)]
 )
 def test_more_a_step_is_of_all_micro_batches_of_a_rank(asked, degrees, times):
-    """The recomputed product of a block, 2·4·d² a row, in each of 3 micro-batches; a rank of tp=2 does half."""
+    """The recomputed product of a block, 2·4·d² a row, in each of 3 micro-batches; half of it with tp=2."""
     ledger, sizes = blocks(), {"B": 64, "T": 256, "L": 6, "d": 128}
     case = Case(ledger, ledger.formulas, lambda expr: expr, sizes, ledger.graph.assumptions)
 
@@ -238,8 +238,8 @@ def inputs(B, T, d):
 
 
 def test_scores_that_fused_attention_does_not_keep(tmp_path):
-    """As the model with the fused kernel is derived, but for a number a row and head, in rows of 32: scores are
-    no more, the learned bias is kept, and so are distances and a gate's softmax. Inputs have no integers.
+    """As the model with the fused kernel is derived, but for a number a row and head, in rows of 32: no scores
+    are left, the learned bias is kept, and so are distances and a gate's softmax. Inputs have no integers.
     """
     plain, other = tmp_path / "plain.py", tmp_path / "fused.py"
     plain.write_text(BIASED)

@@ -29,8 +29,8 @@ class Bound:
 
     `memory` is None without a bandwidth, `links` without a figure for them or for an undivided step.
     `merged` says that element-wise chains move bytes once, as the roofline has it; else every op does.
-    `unsure` says that memory is from above: with ep some op of a rank's ledger reads all experts; `masked` that
-    pairs behind a causal mask are in no arithmetic.
+    `unsure` says that memory is from above: with ep some op of a rank's ledger reads all experts; `masked`
+    that pairs behind a causal mask are in no arithmetic.
     """
 
     compute: Fraction
@@ -56,8 +56,8 @@ class Bound:
 def bound(plan: Plan, roof: Roofline | None = None) -> Bound | None:
     """What bounds a plan's step; of an undivided one only beside its roofline, and only in training.
 
-    FLOPs are all that the hardware executes, as the roofline counts them; bytes are the roofline's with chains
-    merged if it is at hand, else those of the ledger.
+    FLOPs are all that the hardware executes, as the roofline counts them; bytes are the roofline's with
+    chains merged if it is at hand, else those of the ledger.
     """
     rank, question = plan.rank, plan.question
     if rank is None and (roof is None or plan.training is None):
@@ -73,8 +73,8 @@ def bound(plan: Plan, roof: Roofline | None = None) -> Bound | None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs of products that a card executes in a step, of a pipeline's stages the busiest; recomputed ones too,
-    the optimizer's not. `masked`: pairs behind a causal mask are left out.
+    """FLOPs of products that a card executes in a step, of a pipeline's stages the busiest; recomputed ones
+    too, the optimizer's not. `masked`: pairs behind a causal mask are left out.
     """
 
     flops: Number

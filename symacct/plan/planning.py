@@ -215,8 +215,9 @@ def _measured(
         again = (new.graph, degrees, case.sizes, new.convention)
         rank = divide(new, degrees) if divide is not None else share_of(*again)
         _check(rank, {**case.sizes, **rank.numbers})
-    flops = question.accumulate * new.formulas["flops.hardware"] if rank is None else rank.flops["flops.hardware"]
-    counted = sp.expand(case.per_flop * case.under(flops))
+    found = new.formulas if rank is None else rank.flops
+    times = case.per_flop * (question.accumulate if rank is None else 1)
+    counted = sp.expand(times * case.under(found["flops.hardware"]))
     numbers = {} if rank is None else {**rank.numbers, **(case.sizes if degrees is None else {})}
     wanted = _demand(case, new, rank, question)
     if rank is not None:

@@ -45,8 +45,8 @@ class Remedy:
     """One change: which kind of bytes becomes what, and the peak that a step then has; None where only `how`
     is known.
 
-    `bound`: what the peak is one of. `more`: FLOPs that it adds to a step of a card. `sizes`: those beside the
-    plan's at which the peak is told.
+    `bound`: what the peak is one of. `more`: FLOPs that it adds to a step of a card. `sizes`: those beside
+    the plan's at which the peak is told.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The step that is to be remedied. `derive(dtype=…, checkpoint=…)` traces it anew; None for a stored graph.
+    """The step to remedy. `derive(dtype=…, checkpoint=…)` traces it anew; None for a stored graph.
 
     `measure` says what a ledger needs on a card, by other degrees if they are given. `rank` is a rank's share
     of a divided step, `cards` how many there are.
@@ -146,8 +146,8 @@ def _file(graph: Graph) -> str:
 
 
 def _fused(step: Step) -> Iterator[Remedy]:
-    """Scores of attention that is spelled out, which a fused kernel computes again: a formula, and no peak, as
-    other ops would run.
+    """Scores of attention that is spelled out, which a fused kernel computes again: a formula, and no peak,
+    as other ops would run.
     """
     found, graph = scores_of(step.graph), step.graph
     if found is None or graph.kept is None or not found.storages & set(graph.kept):
@@ -183,8 +183,8 @@ def _changed(step: Step, name: str, kind: str, degrees: Degrees) -> Remedy:
 
 
 def _sharded(step: Step) -> Iterator[Remedy]:
-    """States divided among n cards: what lives at any place of a step, whatever is gathered beside it, and the
-    peak among so many cards as there are, else are needed, else of a node.
+    """States divided among n cards: what lives at any place of a step, whatever is gathered beside it, and
+    the peak among so many cards as there are, else are needed, else of a node.
     """
     case, wanted, now = step.case, step.wanted, step.now
     n = symbol("n") if "n" not in case.sizes else symbol("n_cards")

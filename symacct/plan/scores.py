@@ -28,7 +28,7 @@ class Scores:
 
 
 def scores_of(graph: Graph) -> Scores | None:
-    """Those of forward. None where attention is fused already, or none is found: a softmax between two products."""
+    """Those of forward. None where attention is fused already, or no softmax stands between two products."""
     nodes = [place for place in graph.ops if place.node.phase in ("forward", "recompute")]
     if any(place.node.op.startswith(_FUSED) for place in nodes):
         return None
@@ -42,7 +42,7 @@ def scores_of(graph: Graph) -> Scores | None:
 
 
 def fused(graph: Graph, found: Scores) -> Graph:
-    """The graph as if a fused kernel kept no scores, and biases in their place. Its peak is not that of such a step."""
+    """The graph as if a fused kernel kept no scores, but biases. Its peak is not that of such a step."""
     loops = {out.value: place.loops for place in graph.placed() for out in place.node.outputs}
     kept = {value: count for value, count in (graph.kept or {}).items() if value not in found.storages}
     once = {value: sp.Mul(*(loop.count for loop in loops[value])) for value in found.biases}
@@ -67,7 +67,7 @@ class _Flow:
         }
 
     def around(self, softmax: Placed) -> list[Placed]:
-        """The ops on scores from one product to the next through this softmax; none if it is of no attention."""
+        """The ops on scores from one product to the next through this softmax; none without attention."""
         size = sp.expand(softmax.node.outputs[0].numel)
         above, begun = self._walk(softmax, size, self._above)
         below, ended = self._walk(softmax, size, self._below)

@@ -98,7 +98,8 @@ def train(case: Case, question: Question, precision: str, rank: Rank | None = No
         busiest = one * (1 if steps is None else steps)
     run = Run(total, peak, question.cards, busiest=busiest)
     in_time = _in_time(question, at_mfu or run) if question.days is not None else None
-    return Training(found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time, mine)
+    told = (found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time)
+    return Training(*told, mine)
 
 
 def _of_rank(case: Case, rank: Rank) -> Expr:

@@ -174,7 +174,8 @@ def solved(plan: Plan, solution: Solution, answer: Answer) -> Iterator[str]:
         if plan.enough is not None:
             dp, number = plan.enough.size.name, plan.enough.number
             named = f"with which {name} = {grouped(found.smallest)} fits"
-            yield f"no {dp} is enough for it" if number is None else f"{dp} = {grouped(number)} is the fewest {named}"
+            some = f"{dp} = {grouped(number or 0)} is the fewest {named}"
+            yield f"no {dp} is enough for it" if number is None else some
     elif found.binding is None and found.next is None:
         yield f"every {name} fits, however large"
     else:
