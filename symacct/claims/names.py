@@ -267,8 +267,7 @@ class Names:
         sizes = ", ".join(f"{n} ({i.meaning})" if i.meaning else n for n, i in self.graph.symbols.items())
         near = get_close_matches(word[:40], [*self.graph.symbols, *self.keys], 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        key = next((n for n in near if "." in n), next(iter(self.keys), "flops.step"))
-        meant = key if at < text.find("=") else next(iter(self.graph.symbols), "1")
+        meant = near[0] if near else "<formula>" if at < text.find("=") else "<size>"
         raise UnknownSymbol(
             f"unknown symbol {word[:40]!r}; {hint}say what it means, "
             f"as in --map {word[:40]}={meant}, or put * between factors; "
