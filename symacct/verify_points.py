@@ -19,6 +19,7 @@ from symacct.symbols import symbol
 
 _HIGH = 9
 _PATIENCE = 250
+_MISSED = 12  # draws in a row that found no sizes: there are none with what is given
 _CHOOSY = 60
 _DEEPEST = 4
 
@@ -74,14 +75,19 @@ def _points(graph: Graph, names: tuple[str, ...], seed: int, given: Mapping[str,
     domain = Domain(names, graph.assumptions)
     repeated = [name for name in structural(graph) if name not in given]
     shapes = {size for place in graph.placed() for out in place.node.outputs for size in out.shape if size.free_symbols and not size.is_Symbol}
+    missed = 0
     for attempt in range(400):
+        if missed == _MISSED:  # each drew thousands of sizes
+            return
         fixed = {**{name: rng.randint(1, _DEEPEST) for name in repeated}, **given}
         # ever larger sizes: a model with many strides or a window has a smallest input
         high = max(_HIGH, 3 * len(names) // 2) + 4 * (attempt // 50)
         try:
             sizes = next(domain.points(rng.randrange(1 << 30), low=2, high=high, fixed=fixed))
         except TraceError:
+            missed += 1
             continue
+        missed = 0
         free = [value for name, value in sizes.items() if name not in fixed]
         apart = len(set(free)) == len(free) and all(value > 1 for value in free)
         apart = apart and (attempt > _CHOOSY or not _narrow(shapes, sizes))
