@@ -117,13 +117,13 @@ def counted(answer: Answer, found: Tokens) -> Text:
     for words, less in found.others:
         over, sign = more_or_less(less)
         beyond = Math(_times(answer, f"{found.number}{TIMES}D", over))
-        text = spans(text, f"With {words} for ", Math(prime), ", ", beyond, f" {sign} is left. ")
+        text = spans(text, "Were ", Math(prime), f" {words}, ", short, " would count ", beyond, f" too {'much' if sign == 'less' else 'little'}. ")
     if found.near is None:
         return text
     bounds, numbers = (", ".join(map(str, row)) for row in (BOUNDS, found.near.numbers))
     where = f" alone is within {bounds} % of the step while "
     region = condition(found.near, spelled(found.near.length.name), prime, partial(_times, answer))
-    return spans(text, short, where, Math(region), f" for n = {numbers}.")
+    return spans(text, short, where, Math(region), " for ", Math(f"n = {numbers}"), ".")
 
 
 def _times(answer: Answer, head: str, expr: Expr) -> str:
