@@ -242,7 +242,8 @@ class _Judge:
 
     def _refuted(self) -> Verdict:
         setting = self.setting
-        whole = setting.claim.counts or setting.claim.counted  # the claim leaves no size to suppose
+        claimed = setting.claim
+        whole = claimed.counts or claimed.counted or claimed.keys.keys() & claimed.right.free_symbols  # it leaves no size to suppose
         supposed = [replace(setting.base, supposed=t) for t in (() if whole else setting.supposable)]
         base = min((setting.base, *supposed), key=self._differing)
         derived, claim = setting.sides(base)
