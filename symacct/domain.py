@@ -160,8 +160,12 @@ def domain_of(guards: Iterable[tuple[Expr, str, bool]], merged: Sequence[tuple[s
         if not _always(domain, kept):
             made = _equality(kept, line) if isinstance(kept, sp.Eq) else Assumption("branch", plain(kept), None, line)
             domain = _with(domain, made)
-    for condition, line in _nonempty(domain, guards):
-        if not _always(domain, condition):
+    full = dict(_nonempty(domain, guards))
+    for condition, line in tuple(full.items()):
+        known = [other for other in full if other != condition] + [a.left for a in domain.assumptions if a.kind == "branch"]
+        if any(implies(other, condition) for other in known):
+            del full[condition]
+        elif not _always(domain, condition):
             domain = _with(domain, Assumption("branch", condition, None, line))
     return _without_implied(domain)
 
