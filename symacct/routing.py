@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import sympy as sp
 from sympy import Expr
 
@@ -9,7 +11,7 @@ from symacct.graph import Graph, Placed, total_over
 from symacct.symbols import symbol
 
 _PICKING = ("aten.bmm", "aten.baddbmm", "aten._grouped_mm", "aten.index", "aten.index_select", "aten.embedding")
-_COPIES = ("aten._to_copy", "aten.clone", "aten.copy")
+_COPIES = ("aten._to_copy", "aten.clone")
 
 
 def active_parameters(graph: Graph) -> Expr | None:
@@ -36,13 +38,16 @@ def _picks(place: Placed) -> bool:
 def _routed(graph: Graph) -> set[str]:
     """Storages of what stands in products with one matrix for each expert, or is looked up by expert; a cast is its source."""
     storages = {name: value.storage for name, value in graph.tensors().items()}
+    made = copied_from(graph, storages)
+    used = (storages[ref.value] for place in graph.ops if place.node.op in _PICKING for ref in place.node.refs)
+    return {made.get(storage, storage) for storage in used}
+
+
+def copied_from(graph: Graph, storages: Mapping[str, str]) -> dict[str, str]:
+    """The storage that each copy of another dtype or layout was made from; `storages` are those of all values."""
     made: dict[str, str] = {}
-    found: set[str] = set()
     for place in graph.ops:
-        node = place.node
-        used = [storages[ref.value] for ref in node.refs]
-        if node.op in _COPIES and used:
-            made.update({out.storage: made.get(used[0], used[0]) for out in node.outputs})
-        if node.op in _PICKING:
-            found |= {made.get(one, one) for one in used}
-    return found
+        if place.node.op in _COPIES:
+            source = next((storages[ref.value] for ref in place.node.refs), "")
+            made.update({out.storage: made.get(source, source) for out in place.node.outputs})
+    return made

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import sympy as sp
 from sympy import Expr
 
 from symacct.account import Ledger, add
 from symacct.graph import Placed, total_over
+from symacct.routing import copied_from
 
 MEANINGS = {
     "all": "all parameters, tied ones once",
@@ -48,7 +47,7 @@ def _in_products(ledger: Ledger) -> Expr:
 def idle_parameters(ledger: Ledger) -> list[Placed]:
     """Parameters that no forward product multiplies with: biases, norms, tables that are only looked up."""
     storages = {name: value.storage for name, value in ledger.graph.tensors().items()}
-    copied = _copies(ledger, storages)
+    copied = copied_from(ledger.graph, storages)
     used = {
         copied.get(storages[ref.value], storages[ref.value])
         for entry in ledger.entries
@@ -60,13 +59,3 @@ def idle_parameters(ledger: Ledger) -> list[Placed]:
         for p in ledger.graph.sources("parameter")
         if storages[p.node.outputs[0].value] not in used or len(p.node.outputs[0].shape) < 2
     ]
-
-
-def _copies(ledger: Ledger, storages: Mapping[str, str]) -> dict[str, str]:
-    """The storage that each copy of another dtype or layout was made from."""
-    made: dict[str, str] = {}
-    for place in ledger.graph.ops:
-        if place.node.op in ("aten._to_copy", "aten.clone"):
-            source = next((storages[ref.value] for ref in place.node.refs), "")
-            made.update({out.storage: made.get(source, source) for out in place.node.outputs})
-    return made
