@@ -51,3 +51,16 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
         assert text == path.read_text(encoding="utf-8"), f"differs from {shown}; if meant, {advice}"
 
     return check
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process: exit code, stdout, stderr."""
+    from symacct import cli
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

@@ -36,18 +36,6 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "116")
 
 
-@pytest.fixture
-def run(capsys):
-    """Run the command line in this process: exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
 def shell(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "symacct", *words],

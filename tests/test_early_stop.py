@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import symacct
-from symacct.cli import main
 from symacct.errors import Unsupported
 from symacct.expressions import parse
 from symacct.symbols import symbol
@@ -46,15 +45,6 @@ def path(tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("early") / "block.py"
     file.write_text(MODEL, encoding="utf-8")
     return file
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 def repeated(run, path: Path, *options: str):

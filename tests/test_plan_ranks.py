@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import sympy as sp
 
-from symacct import cli
 from symacct.account import Ledger
 from symacct.expressions import parse
 from symacct.parallel import rank, read_degrees
@@ -28,15 +28,9 @@ def wide(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command line in this process: exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main(["plan", "gpt2", "--precision", "bf16", *map(str, words)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Run `plan` of gpt2 in bf16 in this process: exit code, stdout, stderr."""
+    return partial(run, "plan", "gpt2", "--precision", "bf16")
 
 
 def planned(run, *words):

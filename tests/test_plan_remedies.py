@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import sympy as sp
 
 import symacct
-from symacct import cli
 from symacct.account import Ledger
 from symacct.devices import card
 from symacct.evaluation import evaluate
@@ -51,15 +50,9 @@ def inputs(B, T, d): return torch.randn(B, T, d)
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command line in this process: exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main(["plan", *map(str, words)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Run `plan` in this process: exit code, stdout, stderr."""
+    return partial(run, "plan")
 
 
 def need(run, *words):

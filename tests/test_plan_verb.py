@@ -7,11 +7,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import sympy as sp
 
-from symacct import cli
 from symacct.account import Ledger
 from symacct.errors import SizeError
 from symacct.expressions import parse
@@ -30,15 +30,9 @@ def wide(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command line in this process: exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main(["plan", *map(str, words)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Run `plan` in this process: exit code, stdout, stderr."""
+    return partial(run, "plan")
 
 
 @pytest.fixture(scope="module")
