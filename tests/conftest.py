@@ -23,6 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="expect what this run outputs")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers must collect alike: a set in the name of a test is written in another order by each."""
+    if unordered := [item.nodeid for item in items if re.search(r"[\[(-](frozenset\(|\{'[^':]*'[,}])", item.nodeid)]:
+        raise pytest.UsageError(f"a set names a test, in no fixed order: give it ids or a list ({', '.join(unordered)})")
+
+
 def golden_path(module: str, test: str, suffix: str) -> Path:
     """`golden/<test module>/<test name>.<suffix>`; characters not for file names become `-`."""
     return GOLDEN / module / f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', test).strip('-')}.{suffix}"
