@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from symacct.dtypes import checked
-from symacct.errors import GraphError, ModelFileError
+from symacct.errors import GraphError, ModelFileError, SymacctError, Unsupported
 from symacct.graph import Graph
 from symacct.regions import Region
 from symacct.storage import load, loads
@@ -74,6 +74,25 @@ def source_of(target: str, dtype: str | None = None, checkpoint: str | None = No
     raise ModelFileError(
         f"{target}: no stored graph, model file (.py), graph (.json) or config directory; {hint}stored graphs: {', '.join(catalogue())}"
     )
+
+
+def model_behind(target: str, graph: Graph) -> Any:
+    """The model behind a target. A stored graph's is the file that its source lines name."""
+    if target.endswith(".py") or Path(target).is_dir() or Path(target).name == "config.json":
+        return source_of(target)
+    lines = [place.node.source.rpartition(":")[0] for place in graph.placed() if place.node.source.startswith("examples/")]
+    for file in dict.fromkeys(sorted(lines, key=lambda line: -lines.count(line))):
+        for folder in (Path(__file__).parent.parent, Path.cwd()):
+            if (folder / file).is_file():
+                return source_of(str(folder / file))
+    try:
+        return source_of(target)
+    except SymacctError as error:
+        named = f" ({lines[0]})" if lines else ""
+        raise Unsupported(
+            f"{target} is a stored graph and its model file{named} is not here, and only a model can be run; "
+            "run it in a checkout of symacct, or name the model file"
+        ) from error
 
 
 def _stored(target: str) -> Graph | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import sympy as sp
 
-import symacct
 from symacct import verify_blame as blame
 from symacct import verify_memory as memory
 from symacct import verify_runs as runs
@@ -26,7 +24,7 @@ from symacct.records import Trace
 from symacct.regions import compared, fitting
 from symacct.smallest import holds_at
 from symacct.symbols import symbol
-from symacct.targets import graph_of, source_of
+from symacct.targets import graph_of, model_behind
 from symacct.tracing.autocast import emulating
 from symacct.tracing.inference import CACHED
 from symacct.tracing.run import trace_concrete
@@ -97,25 +95,6 @@ def _ranks(source: ModelSource, graph: Graph, degrees: Degrees, seed: int) -> Fi
     from symacct.verify_parallel import parallel_checks  # torch.distributed takes a while to import
 
     return parallel_checks(source, graph, degrees, seed)
-
-
-def model_behind(target: str, graph: Graph) -> ModelSource:
-    """The model behind a target. A stored graph's is the file that its source lines name."""
-    if target.endswith(".py") or Path(target).is_dir() or Path(target).name == "config.json":
-        return source_of(target)
-    lines = [place.node.source.rpartition(":")[0] for place in graph.placed() if place.node.source.startswith("examples/")]
-    for file in dict.fromkeys(sorted(lines, key=lambda line: -lines.count(line))):
-        for folder in (Path(symacct.__file__).parent.parent, Path.cwd()):
-            if (folder / file).is_file():
-                return source_of(str(folder / file))
-    try:
-        return source_of(target)
-    except SymacctError as error:
-        named = f" ({lines[0]})" if lines else ""
-        raise Unsupported(
-            f"{target} is a stored graph and its model file{named} is not here, and only a model can be run; "
-            "run it in a checkout of symacct, or name the model file"
-        ) from error
 
 
 @dataclass
@@ -262,8 +241,20 @@ class _Here:
             value = sp.Integer(number)
         expected = int(value) if value.is_Integer else to_text(value)
         equal = expected == observed
+        if not equal and self._multiplied(key, expected, observed):
+            return
         where = "" if equal else self._blame(key)
         yield Check(key, oracle, self.point.sizes, to_text(formula), observed, expected, equal, where)
+
+    def _multiplied(self, key: str, expected: int | str, observed: int) -> bool:
+        """Whether the counter lacks no more than products that torch multiplies elementwise where a size is 1; said in a note."""
+        if self.point.generic or not key.startswith("flops.") or isinstance(expected, str):
+            return False
+        flops, lines = blame.multiplied(self.of.ledger, self.steps, self.trace, self.point.sizes, _phases(key))
+        if flops != expected - observed:
+            return False
+        self.of.notes[f"{key}: at {_sizes(self.point.sizes)} torch multiplies elementwise what is a product at other sizes ({lines}), and its counter sees {flops:,} FLOPs less"] = None
+        return True
 
     @property
     def _numbers(self) -> dict[sp.Symbol, sp.Integer]:
@@ -332,12 +323,17 @@ class _Here:
         of, mode = self.of, self.of.ledger.graph.mode
         try:
             if key.startswith("flops."):
-                phases = ("forward", "loss") if key == "flops.forward" else ("backward", "recompute")
-                return blame.products(of.ledger, comparable(self.steps), seen(runs.calls(self.real, mode)), self.point.sizes, phases)
+                return blame.products(of.ledger, comparable(self.steps), seen(runs.calls(self.real, mode)), self.point.sizes, _phases(key))
             kind = {"bytes.grads": "gradient", "bytes.optimizer": "state"}.get(key, "parameter")
             return blame.tensors(of.ledger.graph, kind, self.trace, self.point.sizes, key.startswith("bytes."))
         except SymacctError as error:
             return f"no place found: {error}"
+
+
+def _phases(key: str) -> tuple[str, ...]:
+    """The phases that a total of FLOPs is over."""
+    phases = {"flops.forward": ("forward", "loss"), "flops.backward": ("backward", "recompute")}
+    return phases.get(key, ("forward", "loss", "backward", "recompute"))
 
 
 def _is_fused_backward(op: str) -> bool:

@@ -10,11 +10,12 @@ import sympy as sp
 
 from symacct.account import Ledger
 from symacct.graph import Graph, total_over
-from symacct.records import template
+from symacct.records import Trace, template
 from symacct.symbols import symbol
 from symacct.verify_shapes import Alignment, Call, Step, align, place_of
 
 _SHOWN = 3
+_TIMES, _PRODUCTS = "aten.mul", ("aten.bmm", "aten.mm")
 
 
 def products(ledger: Ledger, steps: Sequence[Step], calls: Sequence[Call], sizes: Mapping[str, int], phases: Sequence[str]) -> str:
@@ -66,7 +67,25 @@ def _swapped(
             yield place_of(chief.place.node), _whole(with_repeats), counted
 
 
-def tensors(graph: Graph, kind: str, trace: Any, sizes: Mapping[str, int], nbytes: bool) -> str:
+def multiplied(ledger: Ledger, steps: Sequence[Step], trace: Trace, sizes: Mapping[str, int], phases: Sequence[str]) -> tuple[int, str]:
+    """FLOPs of the products that a run at sizes of 1 multiplies elementwise instead, and their source lines in words.
+
+    What `einsum` sums over a size of 1, or over none, it does so: torch's counter then sees no product.
+    """
+    here = Counter((r.phase, r.source, r.op) for r in trace.records)
+    graph = Counter((s.node.phase, s.node.source, s.node.op) for s in steps)
+    numbers = _numbers(sizes)
+    flops, lines = 0, set()
+    for entry in ledger.entries:
+        phase, source, op = entry.phase, entry.place.node.source, entry.op
+        more = here[phase, source, _TIMES] > graph[phase, source, _TIMES]
+        if phase in phases and op in _PRODUCTS and more and not here[phase, source, op]:
+            flops += _whole(entry.product.xreplace(numbers))
+            lines.add(source)
+    return flops, ", ".join(sorted(lines))
+
+
+def tensors(graph: Graph, kind: str, trace: Trace, sizes: Mapping[str, int], nbytes: bool) -> str:
     """The parameters, gradients or states whose sizes differ from those of a run on fake tensors, in words."""
     from symacct.dtypes import width
 

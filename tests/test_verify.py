@@ -307,3 +307,33 @@ def test_a_ledger_verifies_itself():
     assert symacct.derive("mlp").verify(points=1).verified  # a stored graph's own model file
     with pytest.raises(Unsupported, match="verify runs plain steps of one precision, none with --recipe mixed"):
         symacct.derive(str(EXAMPLES / "mlp.py"), recipe="mixed").verify()
+
+
+def test_products_that_a_size_of_one_multiplies_elementwise_are_told_not_refuted(tmp_path):
+    """`einsum` sums over one key by multiplying: torch's counter sees 2·B·T²·d FLOPs less there, and twice as many in backward."""
+    model = tmp_path / "summed.py"
+    model.write_text(EINSUM)
+    certificate = verify(str(model), points=2, lifting=False)
+    assert certificate.verified, failures(certificate)
+    told = [note for note in certificate.notes if "multiplies elementwise" in note]
+    sizes = [dict(p) for p in certificate.points if p["T"] == 1]
+    assert len(sizes) == 1 and len(told) == 3 and all("summed.py:10" in note for note in told)
+    once = 2 * sizes[0]["B"] * sizes[0]["d"]
+    assert [f"sees {n * once:,} FLOPs less" in note for n, note in zip((1, 2, 3), told, strict=True)] == [True] * 3
+
+
+EINSUM = '''
+import torch
+
+class Attention(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(d, d) for _ in range(3))
+    def forward(self, x):
+        scores = torch.einsum("bid,bjd->bij", self.q(x), self.k(x)).softmax(-1)
+        return torch.einsum("bij,bjd->bid", scores, self.v(x))
+
+dims = {"B": 2, "T": 5, "d": 6}
+def model(d): return Attention(d)
+def inputs(B, T, d): return torch.randn(B, T, d)
+'''

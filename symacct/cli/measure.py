@@ -87,8 +87,7 @@ def measure(target: str, form: str, steps: int, warmup: int, **options: Any) -> 
 
 def _source(target: str) -> Any:
     """The model of a target; of a stored graph, the one that it was traced from."""
-    from symacct.targets import graph_of, is_stored, source_of
-    from symacct.verify import model_behind
+    from symacct.targets import graph_of, is_stored, model_behind, source_of
 
     return model_behind(target, graph_of(target)) if is_stored(target) else source_of(target)
 
