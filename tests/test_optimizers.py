@@ -12,6 +12,7 @@ from test_memory import real_peak
 from test_training_state import DIMS, P, at, derived, mlp, parse, rows
 from torch import nn, optim
 
+import symacct
 from symacct import cli
 from symacct.account import Ledger
 from symacct.errors import ModelFileError
@@ -234,3 +235,23 @@ def test_unknown_names_are_refused_in_words():
     ):
         with pytest.raises(ModelFileError, match=words):
             derived(**options)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(optim.Adagrad, True), (optim.AdamW, False)])
+def test_state_that_is_made_for_frozen_parameters_too_is_told(kind, told):
+    """torch's Adagrad makes its sums as it is built, for whatever it is given; AdamW in its first step, from gradients."""
+
+    class Half(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.kept, self.trained = nn.Linear(d, d).requires_grad_(False), nn.Linear(d, d)
+
+        def forward(self, x):
+            return self.trained(self.kept(x))
+
+    made = symacct.derive(model=Half, inputs=lambda B, d: torch.ones(B, d), dims={"B": 2, "d": 5}, optimizer=lambda p: kind(p))
+    real = kind(Half(5).parameters())
+    assert bool(real.state) is told  # before any step
+    states = 1 if told else 2
+    assert made.at(B=3, d=7)["bytes.optimizer"] == (7 * 7 + 7) * states * 4 + 2 * 4
+    assert any("state for the frozen ones too" in remark for remark in made.graph.remarks) is told

@@ -68,8 +68,7 @@ def _collected(expr: Expr, own: set[str]) -> list[tuple[Expr, Expr]]:
 def _order(pair: tuple[Expr, Expr]) -> tuple[object, ...]:
     ranks, total = pair
     below = sp.fraction(ranks)[1]
-    return _falls(total), -max(map(_degree, sp.Add.make_args(total))), sp.count_ops(below), str(below),
-    str(ranks)
+    return _falls(total), -max(map(_degree, sp.Add.make_args(total))), sp.count_ops(below), str(below), str(ranks)
 
 
 def _degree(term: Expr) -> int:

@@ -1,9 +1,10 @@
 """Where kept bytes, those of gradients and the peak differ from their formulas: runs at sizes of 1, and wherever a guard of the symbolic run
 is false for one size, compared with the formulas.
 
-Sizes of the inputs are tried one by one. Of all others 1 is tried at once: a size of 1 only ever makes views of
-copies, so what differs at one of them differs there too, and then halves of them are tried. A run costs as much as
-one of the derivation, so they are made when a graph is asked about such sizes, and only those that concern them.
+Sizes of the inputs are tried one by one, and so is any other that is asked about as 1. Where others are open 1 is tried
+for all at once: a size of 1 mostly makes views of copies, so what differs at one of them differs there too, and then
+halves of them are tried. A run costs as much as one of the derivation, so they are made when a graph is asked about such
+sizes, and only those that concern them; to be stored, all of them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Limits(Sequence[Limit]):
 
     @cached_property
     def _all(self) -> tuple[Limit, ...]:
-        return self.possible({})
+        each = [limit for name in self._free for limit in self._of_size(name, 1)]
+        return _merged([*self.possible({}), *each])
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
         """Those limits that these sizes meet."""
@@ -99,12 +101,14 @@ class Limits(Sequence[Limit]):
         for name in self._alone:
             for number in self._numbers_of(name):
                 found += self._of_size(name, number) if may(name, number) else []
+        for name in set(self._free) - set(self._alone):
+            found += self._of_size(name, 1) if sizes.get(name) == 1 else []
         special = [name for name in self._free if any(may(name, number) for number in self._numbers_of(name))]
         if len(special) > 1 or set(special) - set(self._alone):
             found += self._of_others()
         if any(one not in sizes or may(other, sizes[one]) for one, other in self._pairs):
             found += self._of_pairs()
-        return tuple(found)
+        return _merged(found)
 
     @cached_property
     def _free(self) -> list[str]:
@@ -299,6 +303,15 @@ class Limits(Sequence[Limit]):
         except TraceError:
             return
         yield from second
+
+
+def _merged(found: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Each limit once: of two, the one that tells what is to be added."""
+    merged: dict[Any, Limit] = {}
+    for limit in found:
+        if (limit.key, limit.text) not in merged or limit.more is not None:
+            merged[limit.key, limit.text] = limit
+    return tuple(merged.values())
 
 
 def _numbers(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:

@@ -176,7 +176,7 @@ def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: R
     dense(source.name, model)
     with _guarding_user_code(source, "optimizer(...)"):
         made = checked(source.name, source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable))
-        recorder.trace.branches += remarks(made)
+        recorder.trace.branches += remarks(made, frozen=any(not p.requires_grad for p in model.parameters()))
         recorder.early = {(id(p), key) for p, state in made.state.items() for key in state}
         if first:
             return made

@@ -49,11 +49,18 @@ def dense(name: str, model: torch.nn.Module) -> None:
             )
 
 
-def remarks(optimizer: Any) -> list[str]:
-    """What a reader must know of the step that is taken of an optimizer whose steps are not all alike."""
-    if isinstance(getattr(optimizer, "inner", optimizer), torch.optim.RAdam):
-        return ["the optimizer's step is the second: RAdam divides by the root of the second moment only from about its sixth on"]
-    return []
+def remarks(optimizer: Any, frozen: bool) -> list[str]:
+    """What a reader must know of an optimizer whose steps are not all alike, or whose state does not wait for a step."""
+    inner = getattr(optimizer, "inner", optimizer)
+    found = []
+    if isinstance(inner, torch.optim.RAdam):
+        found.append("the optimizer's step is the second: RAdam divides by the root of the second moment only from about its sixth on")
+    if frozen and inner.state:
+        found.append(
+            f"{type(inner).__name__} makes its state as it is built, and is given the trained parameters alone: "
+            "model.parameters() would make it state for the frozen ones too"
+        )
+    return found
 
 
 @contextlib.contextmanager
