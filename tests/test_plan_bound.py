@@ -44,7 +44,7 @@ def test_each_verdict_by_hand(run, figures, verdict):
     """Two ranks each send their gradients once by ring, 2·(2-1)/2 of them, over half of a link's figure both
     ways; two thirds of the arithmetic hide as much.
     """
-    found = bound(run, "mlp", *own(**figures), "--at", AT, "--parallel", "dp=2")
+    found = bound(run, "mlp", *own(**figures), "--at", AT, "--parallel", "dp=2", "--no-roofline")
     moved = Ledger(graph_of("mlp")).at(B=B, d=D, f=F, c=C)
     seconds = {
         "compute": FLOPS / 1e12,
@@ -116,7 +116,7 @@ def test_two_stages_move_what_one_does(run):
 
 def test_the_roofline_merges_chains(run):
     words = ("llama", *own(), "--at", "B=4,T=64,V=512,L=4,d=64,h=8,h_kv=4,d_h=8,f=128")
-    apart, merged = (bound(run, *words, "--parallel", "m=2", *more) for more in ((), ("--roofline",)))
+    apart, merged = (bound(run, *words, "--parallel", "m=2", *more) for more in (["--no-roofline"], ()))
     assert (apart["bytes"], merged["bytes"]) == ("unfused", "merged")
     assert merged["seconds"]["memory"] < apart["seconds"]["memory"]
     assert merged["seconds"]["compute"] == apart["seconds"]["compute"]

@@ -280,15 +280,15 @@ def _deriver(target: str, ledger: Ledger, options: dict[str, Any]) -> Any:
 
 
 def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:
-    """The roofline of the step, of a rank's if it is divided and that is asked for.
+    """The roofline of the step, of the slowest rank's if it is divided.
 
-    Unless it was asked for, None where the card or an op has no figure for it, and of a divided step.
+    Unless it was asked for, None where the card or an op has no figure for it.
     """
     from symacct.plan.rank_roofline import slowest
     from symacct.plan.roofline import roofline
 
     device, rank = found.question.card, found.rank
-    if asked is False or (asked is None and (device.bandwidth is None or ledger.unknown or rank is not None)):
+    if asked is False or (asked is None and (device.bandwidth is None or ledger.unknown)):
         return None
     if rank is None:
         sizes = {name: found.sizes[name] for name in ledger.graph.symbols}
