@@ -50,11 +50,20 @@ class Record:
     def key(self) -> tuple[str, ...]:
         """What two runs are aligned by: never a shape, never the length of a list.
 
-        A backward that leaves out some of its outputs is another op than one that makes them all, and a frozen
-        parameter another thing than a trained one.
+        A backward that leaves out some of its outputs is another op than one that makes them all, a product with a
+        number another than one of tensors, and a frozen parameter another thing than a trained one.
         """
         mask = next((value for name, value in self.arguments if name == "output_mask"), ())
-        return (self.phase, self.op, template(self.module), template(self.name), *map(str, mask), *({"trainable"} & set(self.notes)))
+        return (self.phase, self.op, template(self.module), template(self.name), *map(str, mask), *self._tensors, *({"trainable"} & set(self.notes)))
+
+    @property
+    def _tensors(self) -> Iterator[str]:
+        """The arguments that are tensors, and of lists with gaps, which of their places are."""
+        for name, value in self.arguments:
+            if isinstance(value, Use):
+                yield name
+            elif isinstance(value, tuple) and None in value:
+                yield name + "".join("-" if part is None else "t" for part in value)
 
     @property
     def uses(self) -> Iterator[Use]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from small_models import Call, linear, randn
+from test_memory import real_peak
 from torch import nn
 
 import symacct
@@ -85,3 +86,52 @@ def test_a_stage_ends_where_the_next_one_begins_with_the_same_ops(point):
     )
     assert (at["flops.forward"], at["flops.backward"]) == (now.flops_forward, now.flops_backward)
     assert at["bytes.saved"] == now.saved_bytes
+
+
+def test_a_product_with_a_number_before_a_region_is_none_of_its_products_of_tensors():
+    """L rectangles of d×d and one before them; kept are L·(x, tanh or its mate, relu's) of B×d each."""
+
+    class Mixed(nn.Module):
+        def __init__(self, d, L):
+            super().__init__()
+            self.first, self.rest = nn.Linear(d, d), nn.ModuleList(nn.Linear(d, d) for _ in range(L))
+
+        def forward(self, x):
+            x = self.first(x)
+            y = x * 2
+            for layer in self.rest:
+                h = torch.tanh(layer(x))
+                x, y = h + y, torch.relu(h) * h
+            return x + y
+
+    source = model_source("mixed", dims={"B": 3, "d": 8, "L": 3}, model=Mixed, inputs=lambda B, d: randn(B, d))
+    ledger = symacct.derive(model=Mixed, inputs=lambda B, d: randn(B, d), dims={"B": 3, "d": 8, "L": 3}, device="cpu")
+    for sizes in ({"B": 2, "d": 5, "L": 4}, {"B": 5, "d": 3, "L": 6}):
+        B, d, L = sizes.values()
+        run = measure(Mixed(d, L), randn(B, d))
+        told = ledger.at(**sizes)
+        assert told["flops.forward"] == 2 * B * d * d * (L + 1) == run.flops_forward
+        assert told["flops.backward"] == run.flops_backward and told["bytes.saved"] == run.saved_bytes
+        assert told["bytes.peak"] == real_peak(source, sizes)
+
+
+def test_an_index_of_rows_is_none_of_the_indices_of_columns_that_repeat_after_it():
+    """`x[i]` and `x[:, i]` are one op whose list of indices has gaps at other places."""
+
+    class Indexed(nn.Module):
+        def __init__(self, d, L):
+            super().__init__()
+            self.rest = nn.ModuleList(nn.Linear(d, d) for _ in range(L))
+
+        def forward(self, x):
+            rows, columns = torch.arange(x.shape[0]), torch.arange(x.shape[1])
+            x = torch.tanh(x)[rows]
+            for layer in self.rest:
+                x = torch.tanh(layer(x))[:, columns]
+            return x
+
+    sizes = {"B": 5, "d": 3, "L": 6}
+    ledger = symacct.derive(model=Indexed, inputs=lambda B, d: randn(B, d), dims={"B": 3, "d": 8, "L": 3}, device="cpu")
+    run = measure(Indexed(3, 6), randn(5, 3))
+    told = ledger.at(**sizes)
+    assert (told["flops.forward"], told["flops.backward"], told["bytes.saved"]) == (run.flops_forward, run.flops_backward, run.saved_bytes)
