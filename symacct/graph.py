@@ -27,7 +27,8 @@ from symacct.errors import GraphError
 from symacct.symbols import symbol
 
 SOURCES = ("parameter", "buffer", "input", "gradient", "state", "cache", "constant")
-LASTING = ("parameter", "buffer", "state", "input")  # what the caller holds: alive from before the step to its end
+GIVEN = ("parameter", "buffer", "state", "input")  # what is there before the step
+LASTING = ("parameter", "state", "input")  # and to its end, as the caller holds it; a buffer may be replaced by another
 HELD = "held"  # the note of a constant that the model holds as a plain attribute
 MASTER = "master"  # the note of a state that is a float32 copy of its parameter
 # The repetitions of a loop that a peak may lie in: live bytes are affine between them. The very first and last may be

@@ -20,7 +20,7 @@ from sympy import Expr
 
 from symacct.domination import undominated
 from symacct.folding import Repeat
-from symacct.graph import LASTING, REPETITIONS
+from symacct.graph import GIVEN, LASTING, REPETITIONS
 from symacct.located import Position, Run
 from symacct.records import Trace
 from symacct.symbols import symbol
@@ -75,7 +75,7 @@ class _Timeline:
         made: dict[int, int] = {}
         for number, record in enumerate(records):
             for out in record.outputs:
-                made.setdefault(out.storage, 0 if record.op in LASTING else number)
+                made.setdefault(out.storage, 0 if record.op in GIVEN else number)
         ends = {storage: at for at, storage in run.trace.deaths}
         lasting = {out.storage for r in records if r.op in LASTING for out in r.outputs}
         lasting |= {run.values[v].storage for v in run.trace.outputs}
@@ -118,7 +118,7 @@ def most_alive(trace: Trace) -> int:
     by_value = {out.id: out.storage for r in trace.records for out in r.outputs}
     lasting_ends = lasting | {by_value[v] for v in trace.outputs}
     change = [0] * (len(trace.records) + 1)
-    born = dict.fromkeys(lasting, 0)
+    born = {out.storage: 0 for r in trace.records if r.op in GIVEN for out in r.outputs}
     for number, record in enumerate(trace.records):
         for out in record.outputs:
             born.setdefault(out.storage, number)

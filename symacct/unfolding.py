@@ -12,7 +12,7 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.errors import GraphError, SizeError
-from symacct.graph import LASTING, Death, Graph, Item, Loop, Node
+from symacct.graph import GIVEN, Death, Graph, Item, Loop, Node
 from symacct.symbols import symbol
 
 
@@ -71,7 +71,7 @@ class Unfolded:
         for number, (node, iteration) in enumerate(self.events):
             for out in node.outputs:
                 if out.storage == out.value and out.value in self.graph.storages:
-                    start = 0 if node.op in LASTING else number
+                    start = 0 if node.op in GIVEN else number
                     yield Life(
                         out.value,
                         self._number(out.times, iteration),

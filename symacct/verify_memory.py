@@ -129,16 +129,14 @@ def _blocks(tensors: Iterable[Any]) -> tuple[int, int]:
 
 
 def live_peak(trace: Trace) -> int:
-    """The most bytes alive at once: what the caller gave or got lives all the time, the rest from birth to
-    death."""
-    given = {
-        out.storage
-        for r in trace.records
-        if r.op in ("parameter", "buffer", "state", "input")
-        for out in r.outputs
-    }
+    """The most bytes alive at once: what the caller gave or got lives all the time, buffers from the start, the
+    rest from birth to death."""
     storages = {out.id: out.storage for r in trace.records for out in r.outputs}
-    held = given | {storages[value] for value in trace.outputs}
+    given, held = set(), {storages[value] for value in trace.outputs}
+    for record in trace.records:
+        there = {out.storage for out in record.outputs}
+        given |= there if record.op in ("parameter", "buffer", "state", "input") else set()
+        held |= there if record.op in ("parameter", "state", "input") else set()
     changes = [0] * (len(trace.records) + 1)
     born = dict.fromkeys(given, 0)
     for number, record in enumerate(trace.records):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import sympy as sp
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import symacct
@@ -207,7 +210,8 @@ def real_peak(source, sizes, trace=None):
     trace = trace or trace_real(source, "train", sizes)
     given = {out.storage for r in trace.records if r.op in ("parameter", "buffer", "state", "input") for out in r.outputs}
     storages = {out.id: out.storage for r in trace.records for out in r.outputs}
-    held = given | {storages[value] for value in trace.outputs}  # the caller keeps its inputs and the output
+    replaceable = {out.storage for r in trace.records if r.op == "buffer" for out in r.outputs}
+    held = given - replaceable | {storages[value] for value in trace.outputs}  # the caller keeps its inputs and the output
     ends = {storage: at for at, storage in trace.deaths if storage not in held}
     born = dict.fromkeys(given, 0)
     for number, record in enumerate(trace.records):
@@ -379,3 +383,58 @@ def test_a_loss_that_is_shrunk_to_one_number_keeps_its_room_to_the_end():
     assert held == 4 * 40 * 16
     for sizes in ({"B": 400, "d": 16, "f": 48}, {"B": 64, "d": 100, "f": 300}):
         assert ledger.at(**sizes)["bytes.peak"] == real_peak(source, sizes)
+
+
+class Averaging(nn.Module):
+    """A buffer that each forward replaces by a new tensor: the old one is freed there."""
+
+    def __init__(self, d, f):
+        super().__init__()
+        self.up, self.down = nn.Linear(d, f), nn.Linear(f, d)
+        self.register_buffer("mean", torch.zeros(f))
+
+    def forward(self, x):
+        y = self.up(x)
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return self.down(y - self.mean)
+
+
+@pytest.mark.parametrize("sizes", [{"B": 2, "d": 30, "f": 41}, {"B": 60, "d": 3, "f": 41}], ids=str)
+def test_a_buffer_that_is_replaced_dies_there(sizes):
+    """Truth: the storages alive in a real step, watched by weak references, of one buffer 4·f bytes."""
+    made = symacct.derive(model=Averaging, inputs=lambda B, d: torch.ones(B, d), dims={"B": 4, "d": 6, "f": 10}, device="cpu")
+    model = Averaging(sizes["d"], sizes["f"])
+    x = torch.ones(sizes["B"], sizes["d"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        with Alive([x, *model.parameters(), *model.buffers(), *(t for s in optimizer.state.values() for t in s.values())]) as alive:
+            loss = (_held := model(x)).sum()  # both are held to the step's end
+            loss.backward()
+            optimizer.step()
+    assert made.at(**sizes)["bytes.peak"] == alive.most
+
+
+class Alive(TorchDispatchMode):
+    """The most bytes of storages that were alive after an op, told by weak references."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.alive, self.watchers, self.most = {}, {}, 0
+        for tensor in given:
+            self._see(tensor)
+
+    def _see(self, tensor):
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.alive:
+            self.alive[key] = storage.nbytes()
+            self.watchers[key] = weakref.ref(storage, lambda _, key=key: self.alive.pop(key, None))
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                self._see(leaf)
+        self.most = max(self.most, sum(self.alive.values()))
+        return out

@@ -249,7 +249,8 @@ def _micro_step(source: ModelSource, model: torch.nn.Module, fake: FakeTensorMod
         output = _call(model, inputs)
         loss = _loss_of(source, output, sizes, inputs)
     if loss.requires_grad:
-        loss.backward()
+        with _guarding_user_code(source, "the backward pass of an earlier micro-batch"):
+            loss.backward()
 
 
 def _tensors(tree: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
