@@ -23,7 +23,7 @@ from symacct.domain import Domain
 from symacct.domination import undominated
 from symacct.errors import GraphError, TraceError
 from symacct.graph import HELD, REPETITIONS, Graph, Placed, Tensor
-from symacct.smallest import SMALL, unfolded_peak
+from symacct.smallest import FEW, hardly_repeats, unfolded_peak
 from symacct.symbols import symbol
 from symacct.unfolding import Life, Unfolded
 
@@ -171,7 +171,7 @@ class Timeline:
     def depths(self, name: str) -> list[int]:
         """The least values of a structural size, above the small ones, at which its loops are whole."""
         counts = {loop.count for p in self.graph.placed() for loop in p.loops if loop.size == name}
-        at = ({symbol(name): sp.Integer(v)} for v in range(SMALL + 1, _SEARCHED))
+        at = ({symbol(name): sp.Integer(v)} for v in range(FEW, _SEARCHED))
         whole = (int(v) for now in at for v in now.values() if all(_whole(c.xreplace(now)) for c in counts))
         return list(islice(whole, _DEPTHS))
 
@@ -283,7 +283,7 @@ def first_step_at(graph: Graph, sizes: Mapping[str, int]) -> int | None:
     places = first_step(graph)
     if places is None:
         return None
-    if any(sizes[loop.size] <= SMALL for place in graph.placed() for loop in place.loops):
+    if hardly_repeats(graph, sizes):
         return unfolded_peak(graph, sizes, _late(graph))
     return max(_at(live, sizes) for _, live in places)
 

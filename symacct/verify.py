@@ -233,11 +233,11 @@ class _Here:
         if limits or shallow:
             number = derived(self.of.ledger.graph, key, self.point.sizes, lambda: int(value))
             if number is None:
-                where = " and ".join(limit.text for limit in limits) or "a depth is 1 or 2 and regions hardly repeat"
+                where = " and ".join(limit.text for limit in limits) or "regions hardly repeat"
                 self.of.notes[f"{key} follows no formula where {where}: it is not compared there"] = None
                 return
             if shallow:
-                self.of.notes["where a depth is 1 or 2 regions hardly repeat: the peak there is the unfolded step's, not its forms'"] = None
+                self.of.notes["where a region repeats three times or less the peak may be no form's: it is that of the step unfolded"] = None
             value = sp.Integer(number)
         expected = int(value) if value.is_Integer else to_text(value)
         equal = expected == observed

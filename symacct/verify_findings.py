@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,7 +51,9 @@ def models_at(
 
 @contextmanager
 def torch_running(what: str) -> Iterator[None]:
-    """Whatever torch raises in the block becomes Unsupported: it cannot run `what` so."""
+    """Whatever torch raises in the block becomes Unsupported: it cannot run `what` so. Its own log of that is not shown."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    quiet, log.disabled = log.disabled, True
     try:
         yield
     except SymacctError:
@@ -58,6 +61,8 @@ def torch_running(what: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise Unsupported(f"torch cannot run {what} so; {type(error).__name__}: {reason}") from error
+    finally:
+        log.disabled = quiet
 
 
 def check_of(quantity: str, formula: Expr, observed: int, oracle: str, point: Mapping[str, int]) -> Check:

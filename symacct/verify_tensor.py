@@ -28,7 +28,7 @@ from symacct.parallel.layout import GRADIENT
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
 from symacct.parallel.tensor import sharded
-from symacct.parallel.torch_styles import needed_in_parts, sequence_dims
+from symacct.parallel.torch_styles import needed_in_parts, sequence_dims, torch_plan
 from symacct.records import loosened, template
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
@@ -60,6 +60,8 @@ def tensor_checks(
         divided, plan = divided_as_torch_can(graph, degrees, t, example.model, found)
         local = local or divided
         dim = sequence_dim(graph, local, t) if degrees.sequence else None
+        if places := torch_plan(graph, local, plan, t, degrees.sequence).gathered:
+            raise Unsupported(f"parts of the sequence are gathered before {', '.join(places)}, which no style says")
         cut = needed_in_parts(local, t)
         if later := [label for label, plain in cut.items() if not plain]:
             raise Unsupported(_LATER.format(", ".join(later)))

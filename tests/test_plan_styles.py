@@ -124,3 +124,44 @@ def test_links_tell_ring_and_tree(capsys):
     assert cli.main(asked) == 0
     text = capsys.readouterr().out
     assert "by tree" in text and "2·⌈log₂ n⌉" in text
+
+
+def test_what_reads_one_token_of_a_divided_sequence_is_told(capsys):
+    """BERT's pooler reads x[:, 0], which is no part of a sequence: its input is whole, and the gather before it is told."""
+    at = "B=4,T=64,P=128,V=512,L=4,d=64,h=8,f=256"
+    asked = ["plan", "bert", "--card", "a100", "--at", at, "--parallel", "tp=2,sp", "--format", "json"]
+    assert cli.main(asked) == 0
+    told = json.loads(capsys.readouterr().out)["parallel"]["styles"]
+    assert told["plan"]["pooler"] == "ColwiseParallel(use_local_output=False)"
+    assert told["plan"]["blocks.*.up"] == "ColwiseParallel(input_layouts=Shard(1), use_local_output=False)"
+    (place,) = told["gathered_before"]
+    line = int(place.rpartition(":")[2].rstrip(")"))
+    assert "[:, 0]" in (EXAMPLES / "bert.py").read_text().splitlines()[line - 1]
+    assert cli.main(asked[:-2]) == 0
+    assert f"gathered before {place}" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["verify", str(EXAMPLES / "bert.py"), "--parallel", "tp=2,sp", "--points", "1"]) == 2
+    assert "which no style says" in " ".join(capsys.readouterr().err.split())
+
+
+def styles_of(capsys, *words):
+    assert cli.main(["plan", *words, "--card", "a100", "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)["parallel"]["styles"]
+
+
+def test_few_key_heads_leave_the_rest_of_the_sequence_parallel_plan_as_it_is(capsys):
+    """8 ranks, 4 heads of keys: k and v are whole on each rank's part; all else is as with 4 ranks."""
+    sizes = "V=512,L=4,d=64,h=16,h_kv=4,d_h=8,f=160,T=64,B=4"
+    four, eight = (styles_of(capsys, "llama", "--at", sizes, "--parallel", f"tp={t},sp") for t in (4, 8))
+    keys = {f"blocks.*.attn.{name}" for name in "kv"}
+    assert {path: style for path, style in four["plan"].items() if path not in keys} == eight["plan"]
+    assert set(eight["apart"]) == {f"{path}.weight" for path in keys} and "Shard(1)" in eight["plan"]["embed"]
+    assert [place.split()[0] for place in eight["gathered_before"]] == ["aten._scaled_dot_product_flash_attention"]
+
+
+def test_a_table_of_distances_is_no_part_of_a_sequence(capsys):
+    """T5's bias is S×S for a rank's heads: its tables are whole, and so is what is looked up in them."""
+    sizes = "B=8,S=512,T=256,V=32128,L=6,d=512,h=8,d_h=64,f=2048"
+    told = styles_of(capsys, "t5", "--at", sizes, "--parallel", "tp=2,sp")
+    assert told["apart"] == {"encoder.bias.table.weight": "whole", "decoder.bias.table.weight": "whole"}
+    positions = styles_of(capsys, "gpt2", "--at", "B=1,T=16,V=96,L=2,d=32,h=4,f=64", "--parallel", "tp=2,sp")
+    assert positions["apart"]["wpe.weight"] == "whole, on each rank's part of the sequence"

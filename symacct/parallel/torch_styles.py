@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from symacct.graph import Graph
-from symacct.parallel.faces import FACES
+from symacct.parallel.faces import FACES, RESHAPED, SAME
 from symacct.parallel.layout import Part
 from symacct.parallel.proposal import Plan
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
 _SEQUENCES = ("T", "S")
+_PASSED = frozenset((*SAME.split(), *RESHAPED, "t", "transpose", "permute", "unsqueeze", "squeeze"))
 _PLACED = {
     ("linear", "colwise"): 0,
     ("linear", "rowwise"): 1,
@@ -29,13 +30,15 @@ _PLACED = {
 @dataclass(frozen=True, slots=True)
 class TorchPlan:
     """Styles by module path, with stars for the numbers of layers. `apart`: how ranks hold what no style
-    says.
+    says. `gathered`: the ops, with their source lines, before which the ranks' parts of the sequence are brought
+    together though no style says so.
 
     `loss`: the loss is computed from divided scores.
     """
 
     styles: Mapping[str, str]
     apart: Mapping[str, str]
+    gathered: tuple[str, ...]
     loss: bool
     own: bool
 
@@ -45,6 +48,7 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bo
     dims = sequence_dims(graph, local, ranks) if sequence else set()
     between = f"Shard({dims.pop()})" if len(dims) == 1 else ""
     kinds = _kinds(graph)
+    fed = _fed_by_gathers(local, ranks)
     styles: dict[str, str] = {}
     apart: dict[str, str] = {}
     for label, part in plan.params.items():
@@ -58,10 +62,11 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bo
             and not part.pieces
             and _PLACED.get((kind, style)) == part.dim
         ):
-            styles[path] = _spelled(kind, style, between)
+            styles[path] = _spelled(kind, style, between, label in fed)
         else:
             apart[label] = _placement(part)
     if between:
+        in_parts = _read_in_parts(graph, local)
         for label, kind in kinds.items():
             path, _, attribute = label.rpartition(".")
             if attribute == "weight" and path not in styles and label not in plan.params:
@@ -69,8 +74,35 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bo
                     place = between.removeprefix("Shard")
                     styles[path] = f"SequenceParallel(sequence_dim={place[1:-1]}, use_local_output=True)"
                 else:
-                    apart[label] = "whole, on each rank's part of the sequence"
-    return TorchPlan(styles, apart, _scores_divided(graph, local), plan.own)
+                    apart[label] = "whole, on each rank's part of the sequence" if label in in_parts else "whole"
+    divided = {label for label in plan.params if label.rpartition(".")[0] in styles}
+    gathered = tuple(dict.fromkeys(place for label, place in fed.items() if label not in divided)) if between else ()
+    return TorchPlan(styles, apart, gathered, _scores_divided(graph, local), plan.own)
+
+
+def _fed_by_gathers(local: Graph, ranks: Expr) -> dict[str, str]:
+    """What reads parts of a sequence that these ranks gather in forward: the label of a product's weight, or else the op,
+    with its place in words. Views and copies between them are passed through.
+    """
+    labels = {p.node.outputs[0].storage: p.node.label for p in local.sources("parameter")}
+    tensors, found = local.tensors(), {}
+    ahead: set[str] = set()
+    for place in local.ops:
+        node = place.node
+        if node.phase not in ("forward", "loss"):
+            continue
+        if node.op == "c10d.all_gather" and f"axis:{ranks}" in node.notes:
+            parts = tensors[next(node.refs).value].shape
+            ahead |= {out.value for out in node.outputs if any(whole != part and _of_sequence(whole) for whole, part in zip(out.shape, parts, strict=True))}
+        elif any(ref.value in ahead for ref in node.refs):
+            roots = [labels[root] for ref in node.refs if (root := tensors[ref.value].storage) in labels]
+            if node.op.removeprefix("aten.") in _PASSED:
+                ahead |= {out.value for out in node.outputs}
+            else:
+                said = f"{node.op} in {node.module or 'the model itself'}" + (f" ({node.source})" if node.source else "")
+                product = node.op in _PRODUCTS and roots
+                found[roots[-1] if product else said] = said
+    return found
 
 
 def _scores_divided(graph: Graph, local: Graph) -> bool:
@@ -98,13 +130,41 @@ def _kinds(graph: Graph) -> dict[str, str]:
     return found
 
 
-def _spelled(kind: str, style: str, between: str) -> str:
+def _of_sequence(size: Expr) -> bool:
+    return any(s.name in _SEQUENCES for s in size.free_symbols)
+
+
+def _read_in_parts(graph: Graph, local: Graph) -> set[str]:
+    """The parameters from which this rank's ops in forward make other lengths of a sequence than the whole graph's, or
+    make the whole and take a part.
+    """
+    labels = {p.node.outputs[0].storage: p.node.label for p in graph.sources("parameter")}
+    whole, tensors, found = graph.tensors(), local.tensors(), set[str]()
+    made: dict[str, set[str]] = {}
+    for node in (place.node for place in local.ops if place.node.phase == "forward"):
+        roots = {labels[root] for ref in node.refs if (root := tensors[ref.value].storage) in labels}
+        if node.op == "aten.narrow":
+            ref, out = next(node.refs), node.outputs[0]
+            found |= made.get(ref.value, set()) if _shorter(out.shape, tensors[ref.value].shape) else set()
+        elif any(_shorter(out.shape, whole[out.value].shape) for out in node.outputs if out.value in whole):
+            found |= roots
+        if node.op == "aten.embedding" or node.op.removeprefix("aten.") in _PASSED:
+            roots |= {label for ref in node.refs for label in made.get(ref.value, ())}
+            made |= {out.value: roots for out in node.outputs}
+    return found
+
+
+def _shorter(part: tuple[Expr, ...], whole: tuple[Expr, ...]) -> bool:
+    return any(a != b and _of_sequence(b) for a, b in zip(part, whole, strict=False))
+
+
+def _spelled(kind: str, style: str, between: str, gathered: bool) -> str:
     said = []
     if style == "rowwise":
         said += ["input_layouts=Replicate()"] if kind == "table" else []
         said += [f"output_layouts={between}"] if between else []
         return f"RowwiseParallel({', '.join(said)})"
-    said += [f"input_layouts={between}"] if between and kind == "linear" else []
+    said += [f"input_layouts={between}"] if between and kind == "linear" and gathered else []
     return f"ColwiseParallel({', '.join([*said, 'use_local_output=False'])})"
 
 
@@ -114,10 +174,11 @@ def _placement(part: Part) -> str:
 
 
 def sequence_dims(graph: Graph, local: Graph, ranks: Expr) -> set[int]:
-    """Where the sequence lies in what these ranks scatter: not what context ranks do, who scatter keys and values."""
+    """Where the sequence lies in the outputs that these ranks scatter: not in what context ranks do, keys and values."""
     shapes, made, found = graph.tensors(), local.tensors(), set[int]()
     for place in local.ops:
-        if place.node.op == "c10d.reduce_scatter" and f"axis:{ranks}" in place.node.notes:
+        summed = place.node.op == "c10d.reduce_scatter" and place.node.phase in ("forward", "loss")  # others of keys, in backward
+        if summed and f"axis:{ranks}" in place.node.notes:
             value = next(place.node.refs).value
             shape = (shapes.get(value) or made[value]).shape
             found |= {k for k, size in enumerate(shape) if str(size) in _SEQUENCES}

@@ -68,7 +68,10 @@ def styles(plan: TorchPlan, page: Page) -> None:
         page.hanging("" if widest > _NARROW else path, [style], min(widest, 4 if widest > _NARROW else widest))
     if plan.apart:
         page.grid(Grid(_APART, tuple(plan.apart.items())))
+    for place in plan.gathered:
+        page.hanging("", [f"the ranks' parts of the sequence are gathered before {place}, which no style says"], 0)
     if plan.loss:
         page.line("the loss is computed within loss_parallel(), from divided scores")
     if any("SequenceParallel" in style for style in plan.styles.values()):
         page.line("modules that share an input bring it in once, by a PrepareModuleInput around them")
+    page.line("whether torch runs the model's own code so: symacct verify with the tp and sp of this --parallel")

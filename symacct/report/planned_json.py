@@ -226,6 +226,7 @@ def _styles(plan: TorchPlan | None) -> dict[str, Any]:
             "source": "--styles" if plan.own else "proposed",
             "plan": dict(plan.styles),
             "apart": dict(plan.apart),
+            "gathered_before": list(plan.gathered),
             "loss_parallel": plan.loss,
         }
     }

@@ -32,14 +32,15 @@ def training(plan: Plan, answer: Answer) -> Grid:
     named = f"n = {grouped(count)} cards, " if count > 1 else ""
     if found.run.busiest is None:
         how = f"= FLOPs/({where})" if count > 1 else "= FLOPs/peak"
-        rows.append(("at the peak", how, duration(found.run.seconds)))
+        evenly = ", as if all ranks had as much to do" * (found.busiest is not None)
+        rows.append(("at the peak", how + evenly, duration(found.run.seconds)))
     elif question.amount is not None:
         rows.append(("at the peak", "= so long for each of the steps", duration(found.run.seconds)))
     chosen = found.at_mfu or found.run
     if found.at_mfu is not None:
         label = f"at {'measured ' * (question.mfu is None)}MFU {percent(found.at_mfu.mfu)}"
         rows.append((label, f"= FLOPs/({where}·MFU)", duration(found.at_mfu.seconds)))
-        if found.run.busiest is not None and found.most < found.at_mfu.mfu:
+        if found.most is not None and found.most < found.at_mfu.mfu:
             rows.append(("", "less than a rank takes at the peak: the MFU is at most", percent(found.most)))
     if question.amount is not None:
         rows.append(
@@ -150,6 +151,8 @@ def _measured(plan: Plan) -> Iterator[tuple[str, str, str]]:
         how = f"FLOPs a token · {spelled(question.rate)} tokens/s / (n·peak)"
     yield "MFU measured", f"= {how}", percent(found.mfu)
     yield "HFU measured", "= the same with what is recomputed", percent(found.hfu)
+    if found.most is not None and found.most < min(found.mfu, 1):
+        yield "", "less time than a rank takes at the peak: the MFU is at most", percent(found.most)
     if found.mfu > 1:
         yield "", "more than the peak: the rate, the card, the precision or the count is another", ""
 

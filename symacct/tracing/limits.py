@@ -25,7 +25,7 @@ from symacct.lifting import lift
 from symacct.limits import GRADS, LIMITED, PEAK, SAVED
 from symacct.records import Trace
 from symacct.saved import gradient_bytes, saved_bytes
-from symacct.smallest import holds_at
+from symacct.smallest import holds_at, unfolded_peak
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Guards, Special, equals, special
@@ -269,10 +269,12 @@ class Limits(Sequence[Limit]):
         for key in self.forms.keys() & seen.keys():
             if key not in keys:
                 continue
-            forms = self.forms[key]
-            values = [form.xreplace(numbers).doit() for form in forms]
-            if all(v.is_Integer for v in values) and (key != PEAK or holds_at(self.graph, point)):
-                found[key] = seen[key] - int(max(values))
+            values = [form.xreplace(numbers).doit() for form in self.forms[key]]
+            told = int(max(values)) if all(v.is_Integer for v in values) else None
+            if told is not None and key == PEAK and not holds_at(self.graph, point):
+                told = unfolded_peak(self.graph, point)
+            if told is not None:
+                found[key] = seen[key] - told
         return found
 
     def _points(self, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
