@@ -165,3 +165,25 @@ def test_a_table_of_distances_is_no_part_of_a_sequence(capsys):
     assert told["apart"] == {"encoder.bias.table.weight": "whole", "decoder.bias.table.weight": "whole"}
     positions = styles_of(capsys, "gpt2", "--at", "B=1,T=16,V=96,L=2,d=32,h=4,f=64", "--parallel", "tp=2,sp")
     assert positions["apart"]["wpe.weight"] == "whole, on each rank's part of the sequence"
+
+
+def test_the_other_end_of_a_tied_table_is_told_and_tied_again(capsys):
+    """GPT-2's head is its table: both are divided by rows of V, and are one parameter once they are tied again."""
+    sizes = {"V": 96, "L": 2, "d": 32, "h": 4, "f": 64, "T": 16}
+    at = ",".join(f"{name}={value}" for name, value in sizes.items())
+    asked = ["plan", "gpt2", "--card", "a100", "--at", f"B=2,{at}", "--parallel", "tp=2", "--no-remedies"]
+    assert cli.main([*asked, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    told = found["parallel"]["styles"]
+    assert told["tied"] == {"head.weight": "wte.weight"}
+    model = source("gpt").model(**sizes)
+    styles = {path: eval(style, dict(WORDS)) for path, style in told["plan"].items()}
+    with fake_ranks(1, 2) as mesh:
+        parallelize_module(model, mesh["tensor"], styles)
+        assert model.head.weight is not model.wte.weight  # torch parts them
+        model.head.weight = model.wte.weight
+        local = sum((p.to_local() if isinstance(p, DTensor) else p).numel() * 4 for p in model.parameters())
+    qkv = sizes["L"] * (3 * sizes["d"] ** 2 + 3 * sizes["d"]) * 4  # what no style divides, half of it a rank's
+    assert local == found["memory"]["kinds"]["weights"] + qkv / 2
+    assert cli.main(asked) == 0
+    assert "head.weight is wte.weight: tie them again" in " ".join(capsys.readouterr().out.split())

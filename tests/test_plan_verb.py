@@ -347,3 +347,13 @@ def test_each_share_names_its_count(run):
     executed = head + blocks + 14 * b * layers * d * t * (t + 1) // 2
     assert f"{100 * head / executed:.1f} % of the FLOPs that kernels execute (head)" in said
     assert f"V columns wide: {100 * head / model:.1f} % of model FLOPs" in said
+
+
+def test_a_least_size_of_1_that_no_form_tells_is_refused_with_what_does_not_fit(run):
+    """T = 2 needs more than 8 MB, so nothing above it fits either."""
+    sizes = "V=512,L=8,d=64,h=8,h_kv=4,d_h=8,f=160,B=2"
+    card = ("--card", "memory=8e6,peak=1e12")
+    code, _, error = run("llama", *card, "--at", sizes, "--solve", "T")
+    assert code == 2 and "no T from 2 on fits into this memory, and of T = 1 no form tells the peak" in " ".join(error.split())
+    code, out, _ = run("llama", *card, "--at", f"{sizes},T=2", "--format", "json")
+    assert code == 1 and json.loads(out)["memory"]["need"] > 8e6

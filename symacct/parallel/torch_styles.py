@@ -33,12 +33,14 @@ class TorchPlan:
     says. `gathered`: the ops, with their source lines, before which the ranks' parts of the sequence are brought
     together though no style says so.
 
-    `loss`: the loss is computed from divided scores.
+    `loss`: the loss is computed from divided scores. `tied`: the other paths of a divided weight, of which torch makes
+    another parameter until the two are tied again, with the first one's.
     """
 
     styles: Mapping[str, str]
     apart: Mapping[str, str]
     gathered: tuple[str, ...]
+    tied: Mapping[str, str]
     loss: bool
     own: bool
 
@@ -75,9 +77,23 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bo
                     styles[path] = f"SequenceParallel(sequence_dim={place[1:-1]}, use_local_output=True)"
                 else:
                     apart[label] = "whole, on each rank's part of the sequence" if label in in_parts else "whole"
+    tied = _tied(graph, plan, styles)
+    for path in tied:
+        styles[path.rpartition(".")[0]] = _spelled("linear", "colwise", between, True)
     divided = {label for label in plan.params if label.rpartition(".")[0] in styles}
     gathered = tuple(dict.fromkeys(place for label, place in fed.items() if label not in divided)) if between else ()
-    return TorchPlan(styles, apart, gathered, _scores_divided(graph, local), plan.own)
+    return TorchPlan(styles, apart, gathered, tied, _scores_divided(graph, local), plan.own)
+
+
+def _tied(graph: Graph, plan: Plan, styles: Mapping[str, str]) -> dict[str, str]:
+    """The other names of each divided table: those of the heads that multiply by it, column by column of theirs."""
+    found = {}
+    for place in graph.sources("parameter"):
+        label = place.node.label
+        if label.rpartition(".")[0] in styles and plan.styles.get(label) == "rowwise":
+            others = (note.removeprefix("tied:") for note in place.node.notes if note.startswith("tied:"))
+            found |= {other: label for other in others if other.endswith(".weight")}
+    return found
 
 
 def _fed_by_gathers(local: Graph, ranks: Expr) -> dict[str, str]:

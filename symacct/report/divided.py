@@ -68,6 +68,8 @@ def styles(plan: TorchPlan, page: Page) -> None:
         page.hanging("" if widest > _NARROW else path, [style], min(widest, 4 if widest > _NARROW else widest))
     if plan.apart:
         page.grid(Grid(_APART, tuple(plan.apart.items())))
+    for path, first in plan.tied.items():
+        page.hanging("", [f"{path} is {first}: tie them again after parallelize_module, which parts them"], 0)
     for place in plan.gathered:
         page.hanging("", [f"the ranks' parts of the sequence are gathered before {place}, which no style says"], 0)
     if plan.loss:

@@ -227,6 +227,7 @@ def _styles(plan: TorchPlan | None) -> dict[str, Any]:
             "plan": dict(plan.styles),
             "apart": dict(plan.apart),
             "gathered_before": list(plan.gathered),
+            "tied": dict(plan.tied),
             "loss_parallel": plan.loss,
         }
     }
