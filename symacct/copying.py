@@ -3,11 +3,12 @@
 - *repeated*: a copy of an expanded tensor (repeat_interleave, repeat, expand and reshape): each element is
   written several times. Where it leads into an attention product, these are keys or values of shared heads: a
   kernel that takes grouped heads (`enable_gqa=True`) or a product that broadcasts reads them as they are.
-- *layout*: the same elements in another order, for contiguous() or a reshape that is no view, or because a
+- *layout*: the same elements laid out anew, for contiguous() or a reshape that is no view, or because a
   product of transposed operands asks for it. A kernel that reads strides needs no copy.
 - *clone*: the same elements in the same order, asked for by clone().
-- *round trip*: a cast back to the dtype that the same elements had before a cast, with views alone in
-  between.
+- *round trip*: a cast back to the floating dtype that the same elements had before a cast to another one,
+  with views alone in between and nothing written into them. A cast to integers or truth values is none: it is
+  asked for what it drops.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import sympy as sp
 from sympy import Expr
 
 from symacct.account import Entry, Ledger, saved_bytes
+from symacct.dtypes import FLOATING
 from symacct.graph import Graph, Placed, Ref, Tensor
 
 _PHASES = ("forward", "loss")
 _COPIES = ("aten.clone", "aten.repeat", "aten.repeat_interleave", "aten.contiguous")
+_SAME_ORDER = (None, "torch.preserve_format")
 _CAST = "aten._to_copy"
 _PRODUCTS = ("aten.bmm", "aten.baddbmm", "aten._scaled_dot_product", "aten.matmul", "aten._flash_attention")
 
@@ -61,6 +64,8 @@ class _Chains:
     def __init__(self, graph: Graph) -> None:
         self.tensors = graph.tensors()
         self.maker = {out.value: place for place in graph.placed() for out in place.node.outputs}
+        into = (next(p.node.refs, None) for p in graph.ops if p.node.op.endswith("_") and p.node.phase in _PHASES)
+        self.written = {self.tensors[ref.value].storage for ref in into if ref is not None}
         self.users: dict[str, list[Placed]] = {}
         for place in graph.ops:
             for value in dict.fromkeys(ref.value for ref in place.node.refs):
@@ -78,10 +83,10 @@ class _Chains:
             return None
         if self._repeats(ref, node.outputs[0]):
             return "repeated", self._of_repeated(node.outputs[0])
-        if any(name == "memory_format" and value is not None for name, value in node.arguments):
+        if any(name == "memory_format" and value not in _SAME_ORDER for name, value in node.arguments):
             return (
                 "layout",
-                "the same elements in another order; a kernel that reads strides needs none",
+                "the same elements laid out anew; a kernel that reads strides needs none, nor does what lies so already",
             )
         return (
             "clone",
@@ -141,4 +146,7 @@ class _Chains:
         if before is None or self.tensors[before.value].dtype != out.dtype:
             return None
         middle = source[0].node.outputs[0].dtype
+        written = self.written & {source[0].node.outputs[0].storage}
+        if written or middle not in FLOATING or out.dtype not in FLOATING:
+            return None
         return "round trip", f"{out.dtype} to {middle} and back, with views alone in between; keep the first"

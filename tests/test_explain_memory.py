@@ -91,6 +91,26 @@ def test_a_round_trip_of_casts_and_a_clone_are_copies_and_a_cast_for_arithmetic_
     assert "bfloat16 to float32" in found[0].advice
 
 
+class Dropping(torch.nn.Module):
+    """Casts that change values, a cast whose result is written into before it is cast back, and a plain clone."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.a = torch.nn.Linear(d, d)
+
+    def forward(self, x):
+        y = self.a(x)
+        whole, signs = y.detach().long().float(), y.detach().bool().float()
+        doubled = y.bfloat16().mul_(2).float()
+        return whole + signs + doubled + y.clone(memory_format=torch.preserve_format)
+
+
+def test_casts_that_drop_something_or_are_written_into_are_no_round_trips():
+    """By hand: (0.7).long().float() is 0, and doubling stands between the other two; the clone alone can go."""
+    ledger = symacct.derive(model=Dropping, inputs=lambda B, d: torch.ones(B, d), dims={"B": 4, "d": 16})
+    assert [c.rule for c in copies(ledger)] == ["clone"]
+
+
 def test_explain_lists_copies_with_their_bytes(capsys):
     said = shown(capsys, "llama", "--copies")
     assert "layout  aten.clone  blocks.*.attn" in said and "8·B·L·T·h·d_h bytes" in said
