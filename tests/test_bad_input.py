@@ -347,3 +347,21 @@ def test_ops_that_depend_on_a_size_in_no_regular_way(layers):
         answers += 1
         assert at["flops.forward"] == 6 * d * d * layers(d), f"d = {d}: {ledger.formulas['flops.forward']}"
     assert answers
+
+
+UNLIKE = {
+    "a layer": (lambda m, x: m.w(x), {"w": linear(4, 4).bfloat16()}),
+    "a product": (lambda m, x: x @ m.w.weight, {"w": linear(4, 4).bfloat16()}),
+    "a convolution": (lambda m, x: m.w(x[None]), {"w": nn.Conv1d(3, 2, 1).bfloat16()}),
+    "a vector": (lambda m, x: x @ m.w.bias, {"w": nn.Linear(4, 4).bfloat16()}),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_operands_of_unlike_dtypes_are_refused_as_torch_does(name):
+    """torch's shape functions let float32 times bfloat16 pass; the kernels, run here, do not."""
+    code, modules = UNLIKE[name]
+    with pytest.raises(RuntimeError):
+        Call(code, **modules)(torch.ones(3, 4))
+    with pytest.raises(ModelFileError, match=r"test_bad_input.py:\d+"):
+        symacct.derive(model=lambda: Call(code, **modules), inputs=lambda B: torch.ones(3, 4), dims={"B": 3})

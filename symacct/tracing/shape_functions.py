@@ -66,12 +66,21 @@ def _listed(args: tuple[Any, ...]) -> Any:
 
 def result_of(op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str = "") -> Any:
     """What a call gives: from one of the functions above where it has one, else from torch, laid as the device does."""
+    if op in _OF_ONE_DTYPE:
+        of_one_dtype(op, args)
     if op.startswith("aten._foreach_") and op not in _REDUCING and any(isinstance(s, torch.SymInt) for t in _listed(args) for s in t.shape):
         return elementwise_lists(op, args)
     if op.startswith("aten._fused_") and op.endswith("_") and isinstance(args[0][0], FakeTensor):
         return None  # in place; some have no shape function
     made = RESULTS[op](args, kwargs) if op in RESULTS else None
     return laid(op, args, kwargs, func(*args, **kwargs) if made is None else made, device)
+
+
+def of_one_dtype(op: str, args: tuple[Any, ...]) -> None:
+    """Raise as a kernel does for operands of unlike dtypes, which torch's shape functions of these products let pass."""
+    dtypes = dict.fromkeys(str(arg.dtype).removeprefix("torch.") for arg in args if isinstance(arg, torch.Tensor))
+    if len(dtypes) > 1:
+        raise RuntimeError(f"{op} takes operands of one dtype, but got {' and '.join(dtypes)}")
 
 
 class Shaping(TorchDispatchMode):
@@ -81,6 +90,7 @@ class Shaping(TorchDispatchMode):
         return result_of(f"{func.namespace}.{func._schema.name.partition('::')[2]}", func, args, kwargs or {})
 
 
+_OF_ONE_DTYPE = frozenset(f"aten.{name}" for name in ("mm", "addmm", "mv", "addmv", "convolution"))
 _REDUCING = ("aten._foreach_norm", "aten._foreach_max", "aten._foreach_powsum")
 RESULTS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
     "aten.constant_pad_nd": padded,
