@@ -26,7 +26,9 @@ pytest.importorskip("transformers")
 from test_inference import confirm, narrowed  # noqa: E402
 
 from symacct.tracing.variation import graph_of  # noqa: E402
+from symacct.tracing.inference import tensors_of  # noqa: E402
 from symacct.verify import verify  # noqa: E402
+from symacct.verify_runs import build  # noqa: E402
 
 B, T, W = map(symbol, "B T W".split())
 HEAD = {"d_h": 16, "h": 4, "h_kv": 2}  # the sizes that a narrowed config keeps
@@ -65,6 +67,20 @@ def test_a_full_window_keeps_a_token_less_and_attends_to_itself_beside(windowed)
     attention = sp.Poly(found.formulas["flops.forward"], W, B).coeff_monomial(W * B)
     assert attention == 2 * 4 * HEAD["h"] * HEAD["d_h"]
     assert T not in found.formulas["flops.forward"].free_symbols
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_a_window_that_is_cut_from_longer_tensors_is_told(windowed, mode):
+    """Truth: the storages of transformers' cache after a real step, beside the elements in it."""
+    source, ledger = windowed
+    sizes = {"B": 2, "T": 20, "W": 8}
+    real = build(source, sizes, mode)
+    tensors = [tensor for _, tensor in tensors_of(real.model.step(real.inputs))]
+    held = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+    elements = sum(t.numel() * t.element_size() for t in tensors)
+    assert elements == ledger(mode, True).at(**sizes)["bytes.kv_cache"] < held
+    assert any("parts of longer tensors" in remark for remark in ledger(mode, True).graph.remarks)
+    assert not any("parts of longer tensors" in remark for remark in ledger(mode, False).graph.remarks)
 
 
 def test_a_prompt_beyond_the_window_multiplies_whole_squares(windowed):

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
+import sympy as sp
 import torch
 
+from symacct.dtypes import width
 from symacct.errors import ModelFileError, Unsupported
+from symacct.records import Trace
 from symacct.tracing.source import ModelSource
 
 CACHED = ("prefill", "decode")
@@ -68,6 +72,19 @@ def tensors_of(
         return
     for key, part in _parts(cache):
         yield from tensors_of(part, f"{name}.{key}" if name else key, around | {id(cache)})
+
+
+def parts_of_longer(trace: Trace) -> list[str]:
+    """A remark where what the cache holds after the step is less than the storages that it keeps alive."""
+    held = [out for r in trace.records if r.op == "cache" and "after" in r.notes for out in r.outputs]
+    kept = sum(trace.storages[storage] for storage in {out.storage for out in held})
+    elements = sum(prod(out.shape) * width(out.dtype) for out in held)
+    if sp.expand(kept - elements) == 0:
+        return []
+    return [
+        "the cache holds parts of longer tensors, which stay in memory with it: bytes.kv_cache counts its elements, "
+        "the peak the whole"
+    ]
 
 
 def _parts(cache: Any) -> Iterator[tuple[str, Any]]:

@@ -335,4 +335,5 @@ def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder,
     if cache:
         for name, tensor in inference.tensors_of(inference.checked(source, cache)):
             recorder.bring_in(tensor, "cache", name, "after")
+        recorder.trace.branches += inference.parts_of_longer(recorder.trace)
     recorder.trace.outputs = _values(output, recorder)

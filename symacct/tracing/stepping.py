@@ -57,7 +57,7 @@ def remarks(optimizer: Any, frozen: bool) -> list[str]:
         found.append("the optimizer's step is the second: RAdam divides by the root of the second moment only from about its sixth on")
     if frozen and inner.state:
         found.append(
-            f"{type(inner).__name__} makes its state as it is built, and is given the trained parameters alone: "
+            f"the optimizer, {type(inner).__name__}, makes its state as it is built, and is given the trained parameters alone: "
             "model.parameters() would make it state for the frozen ones too"
         )
     return found
