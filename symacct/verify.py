@@ -156,7 +156,7 @@ class _Verification:
         if here.point.generic:
             self.checks += here.shapes()
         else:
-            self.notes["where a size is 1 or two coincide, torch leaves out ops: there totals are compared, not each node nor the storages of gradients"] = None
+            self.notes["where a size is 1 or two coincide, torch leaves out ops: there totals are compared, not each node"] = None
 
     def _skipped_symbols(self, names: tuple[str, ...]) -> None:
         for key, formula in self.ledger.formulas.items():
@@ -187,8 +187,7 @@ class _Here:
             yield from self._check("flops.backward", _COUNTER, run.flops_backward)
             if self._same_kernels():
                 yield from self._check("flops.hardware", _COUNTER, run.flops_forward + run.flops_hardware_backward)
-            if self.point.generic:  # where a batch of 1 is summed away, a gradient is a view of a larger storage
-                yield from self._check("bytes.grads", _TENSORS, run.grads_bytes)
+            yield from self._check("bytes.grads", _TENSORS, run.grads_bytes)
             yield from self._check("bytes.optimizer", _TENSORS, run.optimizer_bytes)
         if self.of.ledger.graph.mode in CACHED:
             yield from self._check("bytes.kv_cache", "the cache after a real step", self.real.cached_bytes())

@@ -25,8 +25,8 @@ pytest.importorskip("transformers")
 
 from test_inference import confirm, narrowed  # noqa: E402
 
-from symacct.tracing.variation import graph_of  # noqa: E402
 from symacct.tracing.inference import tensors_of  # noqa: E402
+from symacct.tracing.variation import graph_of  # noqa: E402
 from symacct.verify import verify  # noqa: E402
 from symacct.verify_runs import build  # noqa: E402
 
