@@ -83,7 +83,7 @@ def parts_of_longer(trace: Trace) -> list[str]:
         return []
     return [
         "the cache holds parts of longer tensors, which stay in memory with it: bytes.kv_cache counts its elements, "
-        "the peak the whole"
+        "the peak the whole, in decode as a prompt of T tokens left them"
     ]
 
 

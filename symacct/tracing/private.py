@@ -294,7 +294,7 @@ def fake_inputs(inputs: Any, fake: FakeTensorMode | None) -> Any:
         if isinstance(tensor, FakeTensor):
             return tensor
         if fake is None:
-            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            return tensor.detach().requires_grad_(tensor.requires_grad)
         return fake.from_tensor(tensor)
 
     return tree_map_only(torch.Tensor, convert, inputs)

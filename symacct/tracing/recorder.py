@@ -77,8 +77,9 @@ class Recorder(TorchDispatchMode):
 
     def bring_in(self, tensor: torch.Tensor, kind: str, name: str, *notes: str) -> int:
         """Record a tensor that exists before the step, or before its part that uses it; with the note "after", one
-        that the step leaves behind."""
-        value = self._value(tensor)
+        that the step leaves behind. It may be a part of its storage, or have one element many times."""
+        if (value := self._value(tensor)).storage == len(self.trace.storages) - 1:
+            self.trace.storages[value.storage] = expression_of(tensor.untyped_storage().nbytes())
         owner = name.rpartition(".")[0]
         phase = "after" if "after" in notes else f"{kind}s"
         self._owner.setdefault(value.storage, owner)
