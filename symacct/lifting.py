@@ -16,6 +16,7 @@ import sympy as sp
 from sympy import Expr
 
 Row = Mapping[sp.Symbol, int]
+_FINEST = 4  # the denominators of an affine form; finer ones are met by chance
 
 
 def lift(rows: Sequence[Row], values: Sequence[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
@@ -179,14 +180,17 @@ def _shared(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence
 
 
 def _affine(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
-    """A full affine form, when there are points enough to tell it."""
+    """A full affine form, when there are points enough to tell it in the symbols that it uses: a plane meets any three."""
     basis = _exponents(len(symbols), 1)
     if len(points) < len(basis) + 2:
         return None
     solved = _solve([[_value(powers, point) for point in points] for powers in basis], targets)
-    if solved is None:
+    if solved is None or not all(c.denominator <= _FINEST for c in solved):
         return None
-    return sp.Add(*(sp.Rational(c.numerator, c.denominator) * _expression(b, symbols) for c, b in zip(solved, basis, strict=True)))
+    terms = [(c, powers) for c, powers in zip(solved, basis, strict=True) if c]
+    if not _enough(points, [powers for _, powers in terms]):
+        return None
+    return sp.Add(*(sp.Rational(c.numerator, c.denominator) * _expression(powers, symbols) for c, powers in terms))
 
 
 def _solve(columns: list[list[Fraction]], targets: list[int]) -> list[Fraction] | None:
