@@ -17,7 +17,7 @@ from symacct.lowering import Lowering
 from symacct.outliers import ends_of
 from symacct.records import Ends, Pin, Trace
 from symacct.symbols import symbol
-from symacct.tracing.coincidence import without_coincidence
+from symacct.tracing.coincidence import of_one_residue, without_coincidence
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.lifetimes import with_memory
@@ -32,7 +32,7 @@ from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, s
 _SEED = 20_011
 _CHECKS = 2
 _LIFTING_RUNS = 10
-_TRIES = 40
+_TRIES, _FURTHER = 40, 12
 
 
 @dataclass
@@ -312,10 +312,9 @@ class Builder:
             return []
         domain = Domain(domain.names, tuple(a for a in domain.assumptions if not numeric(a)))
         base = self._base(structural)
-        found: list[Run] = []
-        reasons: list[str] = []
-        points = domain.points(seed, fixed=None)
-        coarse = 1
+        found, reasons = list[Run](), list[str]()
+        points, coarse, example = domain.points(seed, fixed=None), 1, self.source.dims
+        lifted = [pin.expression for pin in self.taken()[1] if pin.expression in self.source.dims and pin.expression not in structural]
         for attempt in range(_TRIES):
             point = dict(next(points))
             for k, name in enumerate(structural):
@@ -341,7 +340,7 @@ class Builder:
                     raise TraceError(f"{self.source.name}: other ops run at {at} than at the example sizes: {error}") from error
                 reasons.append(str(error))
                 continue
-            if len(found) == count:
+            if len(found) >= count and (attempt >= _FURTHER or not of_one_residue([example, *(run.trace.sizes for run in found)], lifted)):
                 return found
         if len(found) >= max(1, count // 2):
             return found

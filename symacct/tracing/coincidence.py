@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from symacct.domain import Domain, domain_of
@@ -44,3 +44,8 @@ def without_coincidence(
 
 def _equalities(domain: Domain) -> int:
     return sum(a.kind == "equal" for a in domain.assumptions)
+
+
+def of_one_residue(points: Sequence[Mapping[str, int]], names: Iterable[str]) -> bool:
+    """Whether one of these sizes is alike modulo 2, 3 or 5 at all points: there `d // 2 * 2` may be no other than `d`."""
+    return any(len({point[name] % prime for point in points}) == 1 for name in names for prime in (2, 3, 5))

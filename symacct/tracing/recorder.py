@@ -174,8 +174,8 @@ class Recorder(TorchDispatchMode):
         arguments += tuple((name, self._argument(value)) for name, value in kwargs.items())
         phase, module, source = self._place(arguments)
         result = result_of(op, func, args, kwargs, self.device)
-        if self.device == "cuda" and op in STATISTICS:
-            result = STATISTICS[op](args, result)
+        if op in STATISTICS:
+            result = STATISTICS[op](args, result, self.device)
         if op == "aten.lift_fresh":
             self._lifted(args[0], result)
         before, outputs = len(self.trace.storages), tuple(self._outputs(result))
