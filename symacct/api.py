@@ -119,7 +119,7 @@ def derive(
 
     `cache` gives an empty cache, a function of sizes, for mode "prefill" and "decode": the model's forward takes it as
     `cache=` and fills it in place. `dtype` ("fp32", "fp16", "bf16") converts the model and its inputs. `checkpoint`
-    recomputes each block ("full"), the attention cores alone ("selective"), or the modules whose paths fit a pattern,
+    recomputes each block ("full"), the attention cores alone ("selective"), or the outermost modules whose paths fit a pattern,
     by torch's own checkpoint. `recipe` ("autocast", "mixed", "megatron",
     "playbook") trains in two precisions; `accumulate` adds to gradients that earlier micro-batches left; `widths`
     ("symbolic") leaves the bytes of an element as symbols w_p, w_g, w_o, w_a; without `early_stop` a checkpoint

@@ -365,3 +365,13 @@ def test_operands_of_unlike_dtypes_are_refused_as_torch_does(name):
         Call(code, **modules)(torch.ones(3, 4))
     with pytest.raises(ModelFileError, match=r"test_bad_input.py:\d+"):
         symacct.derive(model=lambda: Call(code, **modules), inputs=lambda B: torch.ones(3, 4), dims={"B": 3})
+
+
+def test_names_that_a_star_import_brings_along_are_no_functions_of_the_file(written, tmp_path, monkeypatch):
+    (tmp_path / "brought").mkdir()
+    (tmp_path / "brought" / "__init__.py").write_text("from . import loss\n__all__ = ['loss']\n")
+    (tmp_path / "brought" / "loss.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert symacct.derive(written("from brought import *\n" + GOOD)).formulas["params.total"] is not None
+    with pytest.raises(ModelFileError, match="loss is a int, no function; name it otherwise, or leave it out"):
+        symacct.derive(written(GOOD + "\nloss = 3\n"))

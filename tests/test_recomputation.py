@@ -227,3 +227,39 @@ def test_the_first_step_peaks_as_a_real_one(name):
         max(live.xreplace(wide) for _, live in places) for places in (first_step(graph), graph.peak)
     )
     assert bool(first < steady) == (name != "adagrad")
+
+
+class Shared(nn.Module):
+    """One wide block between the norms of a list."""
+
+    def __init__(self, d, L):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(d, 4 * d), nn.Tanh(), nn.Linear(4 * d, d))
+        self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(L))
+
+    def forward(self, x):
+        for norm in self.norms:
+            x = x + self.block(norm(x))
+        return x
+
+
+def test_what_is_recomputed_is_named():
+    """A list of norms is taken for the blocks: said, and the block that is meant can be named instead."""
+
+    def remarks(how):
+        made = symacct.derive(model=Shared, inputs=lambda B, d: torch.ones(B, d), dims={"B": 3, "d": 5, "L": 3}, checkpoint=how)
+        return [remark for remark in made.graph.remarks if remark.startswith("recomputed")]
+
+    assert remarks("full") == ["recomputed in backward: norms.*"]
+    assert remarks("block") == ["recomputed in backward: block"]
+    assert remarks("block*") == ["recomputed in backward: block"]  # not its parts once more within it
+    assert remarks(None) == []
+
+
+def test_a_pattern_that_fits_parts_of_blocks_too_recomputes_each_block_once():
+    """By hand: a block of two layers is run again but for its last product: 2·B·4d·d of it, L times."""
+    found = symacct.derive(
+        model=lambda d, L: nn.ModuleDict({"blocks": nn.Sequential(*(nn.Sequential(nn.Linear(d, 4 * d), nn.Tanh(), nn.Linear(4 * d, d)) for _ in range(L)))})["blocks"],
+        inputs=lambda B, d: torch.ones(B, d), dims={"B": 3, "d": 5, "L": 3}, checkpoint="[0-9]*",
+    )
+    assert repeated(found) == parse("8*B*L*d**2")

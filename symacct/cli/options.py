@@ -58,7 +58,7 @@ traced = _all(
     click.option(
         "--checkpoint",
         metavar="full|selective|PATTERN",
-        help="Recompute each block, the attention cores alone, or the modules whose paths fit (* crosses dots), in backward by torch's checkpoint.",
+        help="Recompute each block, the attention cores alone, or the outermost modules whose paths fit (* crosses dots), in backward by torch's checkpoint.",
     ),
 )
 

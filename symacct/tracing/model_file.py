@@ -33,11 +33,21 @@ def load_model_file(path: str | Path) -> ModelSource:
         dims=module.dims,
         model=module.model,
         inputs=module.inputs,
-        loss=getattr(module, "loss", None),
-        optimizer=getattr(module, "optimizer", None),
+        loss=_function(where, module, "loss"),
+        optimizer=_function(where, module, "optimizer"),
         meanings=getattr(module, "meanings", {}),
-        cache=getattr(module, "cache", None),
+        cache=_function(where, module, "cache"),
     )
+
+
+def _function(where: str, module: Any, name: str) -> Any:
+    """The function of this name, if there is one; a module that a star import brought along is none."""
+    found = getattr(module, name, None)
+    if found is None or inspect.ismodule(found):
+        return None
+    if not callable(found) and not (name == "optimizer" and isinstance(found, str)):
+        raise ModelFileError(f"{where}: {name} is a {type(found).__name__}, no function; name it otherwise, or leave it out")
+    return found
 
 
 def model_source(

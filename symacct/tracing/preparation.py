@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from symacct.dtypes import checked
 from symacct.errors import ModelFileError
 from symacct.tracing import private, selective
-from symacct.tracing.run import unwrapped
+from symacct.tracing.run import RECOMPUTED, unwrapped
 from symacct.tracing.source import ModelSource
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -30,7 +30,7 @@ _KEPT_WIDE = {
 def prepared(source: ModelSource, dtype: str | None = None, recompute: str | None = None) -> ModelSource:
     """The source whose model has this dtype and recomputes what `recompute` names.
 
-    That is each block ("full"), the attention cores alone ("selective"), or the modules whose paths fit a pattern.
+    That is each block ("full"), the attention cores alone ("selective"), or the outermost modules whose paths fit a pattern.
 
     Raises ModelFileError for an unknown dtype; building the model does for a pattern that fits no module.
     """
@@ -103,7 +103,7 @@ def _recompute(name: str, model: nn.Module, pattern: str) -> None:
         model.__class__ = _selecting(type(model), name)
         return
     named = [(path, module) for path, module in model.named_modules() if path]
-    chosen = list(_repeated(model)) if pattern == FULL else [m for path, m in named if fnmatchcase(path, pattern)]
+    chosen = list(_repeated(model)) if pattern == FULL else list(_fitting(named, pattern))
     if not named:
         raise ModelFileError(f"{name}: the model has no part that could be recomputed alone")
     if not chosen and pattern == FULL:
@@ -113,6 +113,15 @@ def _recompute(name: str, model: nn.Module, pattern: str) -> None:
         raise ModelFileError(f"{name}: no module's path fits {pattern!r}; there are {paths}")
     for module in dict.fromkeys(chosen):
         module.__class__ = _recomputing(type(module))
+
+
+def _fitting(named: list[tuple[str, nn.Module]], pattern: str) -> Iterator[nn.Module]:
+    """The modules whose paths fit, the outermost ones: `blocks.*` fits what is within a block, too."""
+    within = ""
+    for path, module in named:
+        if fnmatchcase(path, pattern) and not (within and path.startswith(within)):
+            within = f"{path}."
+            yield module
 
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:
@@ -138,7 +147,7 @@ def _recomputing(kind: type) -> type:
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return checkpoint(super(made, self).__call__, *args, use_reentrant=False, **kwargs)  # type: ignore[arg-type]
 
-        names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__, RECOMPUTED: True}
         made = _CLASSES[kind] = type(kind.__name__, (kind,), names)
     return _CLASSES[kind]
 

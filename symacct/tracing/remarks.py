@@ -10,11 +10,13 @@ from symacct.records import Pin, Trace
 from symacct.symbols import meaning_of, symbol
 from symacct.tracing.source import ModelSource
 
+_SENTENCES = ("the optimizer", "the cache", "recomputed in backward")  # all else that a trace tells is a branch
+
 
 def announced(pins: list[Pin], structural: tuple[str, ...], symbolic: Trace | None) -> list[str]:
     """A sentence for each branch on data that was fixed, and for each size that the code turned into a number."""
     branches = dict.fromkeys(symbolic.branches if symbolic else ())
-    said = [line if line.startswith(("the optimizer", "the cache")) else f"a branch on data was taken as true ({line})" for line in branches]
+    said = [line if line.startswith(_SENTENCES) else f"a branch on data was taken as true ({line})" for line in branches]
     for pin in pins:
         how = "repeats ops; folded" if pin.expression in structural else "was pinned; lifted"
         where = f" ({pin.source})" if pin.source else ""

@@ -12,7 +12,7 @@ import torch
 from symacct.errors import ModelFileError, SymacctError
 from symacct.graph import MASTER
 from symacct.liveness import EARLY
-from symacct.records import Trace
+from symacct.records import Trace, template
 from symacct.tracing import inference, private
 from symacct.tracing.held import Held
 from symacct.tracing.lines import QUIET, short
@@ -25,6 +25,7 @@ from symacct.tracing.source import ModelSource
 from symacct.tracing.stepping import checked, dense, remarks, stepping
 
 TRAINING = "train"
+RECOMPUTED = "_symacct_recomputed"  # what a class says whose calls go through a checkpoint by choice
 
 
 def trace_symbolic(source: ModelSource, mode: str, device: str, fixed: dict[str, int] | None = None) -> Trace:
@@ -142,6 +143,7 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         model = private.own_copy(unwrapped(model), fake)
         inputs = private.fake_inputs(inputs, fake)
         model.train(mode == TRAINING)
+        trace.branches += _recomputed(model)
         recorder = Recorder(trace, model, device, built)
         holder.append(recorder)
         optimizer = _prepared_optimizer(source, model, recorder, first) if mode == TRAINING and stepped else None
@@ -166,6 +168,12 @@ def unwrapped(model: Any) -> torch.nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def _recomputed(model: torch.nn.Module) -> list[str]:
+    """Which modules were chosen to be recomputed, in words."""
+    paths = dict.fromkeys(template(path) for path, module in model.named_modules() if getattr(module, RECOMPUTED, False))
+    return [f"recomputed in backward: {', '.join(paths)}"] if paths else []
 
 
 def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: Recorder, first: bool) -> Any:
