@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import weakref
 
 import pytest
 import sympy as sp
 import torch
 import torch.nn.functional as F
+from alive_storages import most_alive
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import symacct
@@ -406,38 +404,22 @@ def test_a_buffer_that_is_replaced_dies_there(sizes):
     assert made.at(**sizes)["bytes.peak"] == most_alive(Averaging(sizes["d"], sizes["f"]), torch.ones(sizes["B"], sizes["d"]))
 
 
-def most_alive(model, x):
-    """The most bytes alive in a step of AdamW with its state in place, on the summed output."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        optimizer.zero_grad()
-        with Alive([x, *model.parameters(), *model.buffers(), *(t for s in optimizer.state.values() for t in s.values())]) as alive:
-            loss = (_held := model(x)).sum()  # both are held to the step's end
-            loss.backward()
-            optimizer.step()
-    return alive.most
+@pytest.mark.parametrize("sizes", [{"B": 4, "T": 6, "d": 16}, {"B": 20, "T": 30, "d": 3}], ids=str)
+def test_an_input_that_is_a_part_or_an_expansion_keeps_its_whole_storage(sizes):
+    """A third of a batch holds the batch; a mask shown to each of the batch is one: truth by a real run's storages."""
 
+    class Masked(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.a = nn.Linear(d, d)
 
-class Alive(TorchDispatchMode):
-    """The most bytes of storages that were alive after an op, told by weak references."""
+        def forward(self, x, mask):
+            y = torch.tanh(self.a(x))
+            return (y @ y.transpose(1, 2) * mask) @ y
 
-    def __init__(self, given):
-        super().__init__()
-        self.alive, self.watchers, self.most = {}, {}, 0
-        for tensor in given:
-            self._see(tensor)
+    def inputs(B, T, d):
+        return torch.ones(3 * B, T, d)[:B], torch.ones(1, T, T).expand(B, T, T)
 
-    def _see(self, tensor):
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self.alive:
-            self.alive[key] = storage.nbytes()
-            self.watchers[key] = weakref.ref(storage, lambda _, key=key: self.alive.pop(key, None))
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        out = op(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf)
-        self.most = max(self.most, sum(self.alive.values()))
-        return out
+    made = symacct.derive(model=Masked, inputs=inputs, dims={"B": 2, "T": 5, "d": 8}, device="cpu")
+    run = measure(Masked(sizes["d"]), inputs(**sizes))
+    assert made.at(**sizes)["bytes.saved"] == run.saved_bytes

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from test_memory import most_alive
+from alive_storages import most_alive
 from torch import nn
 
 from symacct.account import Ledger

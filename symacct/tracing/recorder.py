@@ -24,7 +24,7 @@ from symacct.tracing.held import Held
 from symacct.tracing.lines import user_line
 from symacct.tracing.private import expression_of
 from symacct.tracing.regenerated import Regenerated
-from symacct.tracing.results import bytes_of, positions, rooms
+from symacct.tracing.results import bytes_of, positions, room_of, rooms
 from symacct.tracing.shape_functions import result_of
 from symacct.tracing.statistics import STATISTICS
 
@@ -79,7 +79,7 @@ class Recorder(TorchDispatchMode):
         """Record a tensor that exists before the step, or before its part that uses it; with the note "after", one
         that the step leaves behind. It may be a part of its storage, or have one element many times."""
         if (value := self._value(tensor)).storage == len(self.trace.storages) - 1:
-            self.trace.storages[value.storage] = expression_of(tensor.untyped_storage().nbytes())
+            self.trace.storages[value.storage] = room_of(tensor)
         owner = name.rpartition(".")[0]
         phase = "after" if "after" in notes else f"{kind}s"
         self._owner.setdefault(value.storage, owner)

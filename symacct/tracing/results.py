@@ -18,6 +18,12 @@ def bytes_of(tensor: torch.Tensor) -> Any:
     return _numel(tensor) * tensor.element_size()
 
 
+def room_of(tensor: torch.Tensor) -> Any:
+    """Bytes of the storage that a tensor lies in, of which it may be a part, or which it may show many times."""
+    room = expression_of(tensor.untyped_storage().nbytes())
+    return sp.expand(room) if isinstance(room, sp.Basic) else room
+
+
 def rooms(op: str, arguments: Arguments, result: Any, device: str) -> Iterator[tuple[torch.Tensor, Any]]:
     """Results whose storages are not as large as they are, and how large these are: as a real run has them, else by
     the rules below."""
