@@ -7,7 +7,7 @@ coefficients, distinct in the symbols that it uses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
 from math import comb
@@ -37,6 +37,12 @@ def lift(rows: Sequence[Row], values: Sequence[int], symbols: Sequence[sp.Symbol
     if found is None and not all(s.is_positive for s in symbols):
         found = _in_indices(points, targets, symbols)
     return _sum(points, targets, symbols) if found is None else found
+
+
+def observed(seen: Iterable[tuple[int, Mapping[str, int]]], symbols: Iterable[sp.Symbol]) -> str:
+    """Values with the sizes at which they were seen, in words: `16 (d = 16, f = 24), 2 (d = 3, f = 12)`."""
+    names = [str(s) for s in symbols]
+    return ", ".join(f"{value} ({', '.join(f'{name} = {row[name]}' for name in names if name in row)})" for value, row in seen)
 
 
 def _spread(seen: Mapping[tuple[int, ...], int], symbols: Sequence[sp.Symbol]) -> list[tuple[int, ...]]:

@@ -20,7 +20,7 @@ from symacct.errors import TraceError
 from symacct.folding import Item as Folded
 from symacct.folding import Repeat, leaves
 from symacct.graph import Item, Loop, Node, Ref, Tensor, sum_over
-from symacct.lifting import lift
+from symacct.lifting import lift, observed
 from symacct.located import (
     PARTED,
     Group,
@@ -132,7 +132,7 @@ class Lowering:
             place = f"{record.op} in {record.module or 'the model'}" + (f" ({record.source})" if record.source else "")
             raise TraceError(
                 f"{what} of {place} is no exact expression in {', '.join(map(str, free))}: "
-                f"runs gave {', '.join(str(value) for value, _ in seen)}; give that size a symbol of its own, or keep it a number")
+                f"runs gave {observed(seen, free)}; give that size a symbol of its own, or keep it a number")
         if found is not None:
             self.lifted.update(str(s) for s in found.free_symbols & set(self.pinned))
         return found
@@ -191,8 +191,8 @@ class Lowering:
                 rows.append(base | {symbol(name): i for name, i in zip(loops, iteration, strict=True)})
                 seen = read(run, record)
                 values.append(int(seen) if isinstance(seen, sp.Integer) else seen)
-        seen = [(values[k], {str(s): v for s, v in rows[k].items()}) for k in range(min(3, len(rows)))]
-        return rows, values, seen
+        seen = {value: {str(s): v for s, v in row.items()} for row, value in zip(reversed(rows), reversed(values), strict=True)}
+        return rows, values, list(seen.items())[:-4:-1]  # each value once, as first met
 
 
 @dataclass

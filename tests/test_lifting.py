@@ -1,0 +1,53 @@
+"""Sizes that Python turns into numbers are lifted from runs: right, or refused, never met by chance."""
+
+from __future__ import annotations
+
+import pytest
+import sympy as sp
+import torch
+from torch import nn
+
+import symacct
+from symacct.errors import TraceError
+from symacct.lifting import lift
+from symacct.symbols import symbol
+
+B, d, f, L = map(symbol, "B d f L".split())
+
+
+def test_a_plane_through_three_points_is_none_though_other_sizes_differ_too():
+    """2·(d // 2) at three pairs (d, f), each in runs of several batches and depths: 16, 10 and 8 lie in a plane."""
+    sizes = [(16, 24), (11, 5), (9, 17)]
+    rows = [{B: b, d: x, f: y, L: n} for b, n in ((2, 3), (3, 4), (5, 5)) for x, y in sizes]
+    values = [2 * (row[d] // 2) for row in rows]
+    assert lift(rows, values, [B, L, d, f]) is None
+
+
+def test_a_plane_through_points_enough_is_taken():
+    sizes = [(16, 24), (11, 5), (9, 17), (7, 30), (3, 4), (20, 9)]
+    rows = [{d: x, f: y} for x, y in sizes]
+    assert sp.expand(lift(rows, [3 * row[d] + 2 * row[f] + 7 for row in rows], [d, f]) - (3 * d + 2 * f + 7)) == 0
+
+
+def even(d, f, L=None):
+    """Layers of 2·(d // 2) columns, whose sizes Python made numbers of."""
+    d, f = len(range(d)), len(range(f))
+    blocks = [nn.Sequential(nn.Linear(d, d // 2 * 2), nn.Tanh(), nn.Linear(d // 2 * 2, d), nn.Linear(d, f), nn.Linear(f, d)) for _ in range(L or 1)]
+    return nn.Sequential(nn.Linear(8, d), *blocks)
+
+
+@pytest.mark.parametrize("more", [{}, {"L": 3}], ids=str)
+def test_a_number_that_was_rounded_before_is_refused(more):
+    model = (lambda d, f, L: even(d, f, L)) if more else (lambda d, f: even(d, f))
+    with pytest.raises(TraceError, match=r"is no exact expression in .*: runs gave 16 \(.*d = 16.*\), \d+ \("):
+        symacct.derive(model=model, inputs=lambda B: torch.ones(B, 8), dims={"B": 2, "d": 16, "f": 24} | more)
+
+
+def test_numbers_that_were_not_rounded_are_lifted_from_runs():
+    def plain(d, f):
+        d, f = len(range(d)), len(range(f))
+        return nn.Sequential(nn.Linear(8, d), nn.Linear(d, 2 * f + d))
+
+    made = symacct.derive(model=plain, inputs=lambda B: torch.ones(B, 8), dims={"B": 2, "d": 16, "f": 24})
+    for sizes in ({"d": 7, "f": 5}, {"d": 78, "f": 24}):
+        assert made.at(B=3, **sizes)["params.total"] == sum(p.numel() for p in plain(**sizes).parameters())
