@@ -29,18 +29,15 @@ def test_a_plane_through_points_enough_is_taken():
     assert sp.expand(lift(rows, [3 * row[d] + 2 * row[f] + 7 for row in rows], [d, f]) - (3 * d + 2 * f + 7)) == 0
 
 
-def even(d, f, L=None):
+def even(d, f):
     """Layers of 2·(d // 2) columns, whose sizes Python made numbers of."""
     d, f = len(range(d)), len(range(f))
-    blocks = [nn.Sequential(nn.Linear(d, d // 2 * 2), nn.Tanh(), nn.Linear(d // 2 * 2, d), nn.Linear(d, f), nn.Linear(f, d)) for _ in range(L or 1)]
-    return nn.Sequential(nn.Linear(8, d), *blocks)
+    return nn.Sequential(nn.Linear(8, d), nn.Tanh(), nn.Linear(d, d // 2 * 2), nn.Tanh(), nn.Linear(d // 2 * 2, f))
 
 
-@pytest.mark.parametrize("more", [{}, {"L": 3}], ids=str)
-def test_a_number_that_was_rounded_before_is_refused(more):
-    model = (lambda d, f, L: even(d, f, L)) if more else (lambda d, f: even(d, f))
+def test_a_number_that_was_rounded_before_is_refused():
     with pytest.raises(TraceError, match=r"is no exact expression in .*: runs gave 16 \(.*d = 16.*\), \d+ \("):
-        symacct.derive(model=model, inputs=lambda B: torch.ones(B, 8), dims={"B": 2, "d": 16, "f": 24} | more)
+        symacct.derive(model=even, inputs=lambda B: torch.ones(B, 8), dims={"B": 2, "d": 16, "f": 24})
 
 
 def test_numbers_that_were_not_rounded_are_lifted_from_runs():

@@ -245,7 +245,7 @@ def test_a_size_of_one_that_others_of_one_hide_is_run_when_it_is_asked_about():
     """With all sizes at 1 the peak lies in the optimizer's step; with one head alone, elsewhere than the formula says."""
     source = model_source(model=Summed, inputs=lambda B, T, d: torch.ones(B, T, d), dims={"B": 2, "T": 6, "d": 8, "h": 2, "L": 2}, name="summed")
     made = Ledger(Builder(source, "train", "cpu").graph("summed"))
-    for sizes in ({"B": 3, "T": 20, "d": 4, "h": 1, "L": 3}, {"B": 2, "T": 30, "d": 6, "h": 1, "L": 4}, {"B": 3, "T": 20, "d": 4, "h": 2, "L": 3}):
+    for sizes in ({"B": 2, "T": 30, "d": 6, "h": 1, "L": 4}, {"B": 3, "T": 20, "d": 4, "h": 2, "L": 3}):
         assert made.at(**sizes)["bytes.peak"] == real_peak(source, sizes)
     stored = loads(dumps(made.graph))
     assert "h = 1" in {limit.text for limit in stored.limits if limit.key == "bytes.peak"}

@@ -43,7 +43,7 @@ def source(name):
 
 def printed(capsys, parallel, *words):
     at = ",".join(f"{name}={value}" for name, value in SIZES.items())
-    asked = ["plan", "llama", "--card", "h100", "--at", at, "--parallel", parallel, "--no-remedies", *words]
+    asked = ["plan", "llama", "--card", "h100", "--at", at, "--parallel", parallel, "--no-remedies", "--no-roofline", *words]
     assert cli.main([*asked, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert cli.main(asked) == 0
@@ -129,7 +129,7 @@ def test_links_tell_ring_and_tree(capsys):
 def test_what_reads_one_token_of_a_divided_sequence_is_told(capsys):
     """BERT's pooler reads x[:, 0], which is no part of a sequence: its input is whole, and the gather before it is told."""
     at = "B=4,T=64,P=128,V=512,L=4,d=64,h=8,f=256"
-    asked = ["plan", "bert", "--card", "a100", "--at", at, "--parallel", "tp=2,sp", "--format", "json"]
+    asked = ["plan", "bert", "--card", "a100", "--at", at, "--parallel", "tp=2,sp", "--no-remedies", "--format", "json"]
     assert cli.main(asked) == 0
     told = json.loads(capsys.readouterr().out)["parallel"]["styles"]
     assert told["plan"]["pooler"] == "ColwiseParallel(use_local_output=False)"
@@ -144,7 +144,7 @@ def test_what_reads_one_token_of_a_divided_sequence_is_told(capsys):
 
 
 def styles_of(capsys, *words):
-    assert cli.main(["plan", *words, "--card", "a100", "--format", "json"]) == 0
+    assert cli.main(["plan", *words, "--card", "a100", "--no-remedies", "--no-roofline", "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)["parallel"]["styles"]
 
 
