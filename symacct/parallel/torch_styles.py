@@ -87,7 +87,7 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bo
 
 def _tied(graph: Graph, plan: Plan, styles: Mapping[str, str]) -> dict[str, str]:
     """The other names of each divided table: those of the heads that multiply by it, column by column of theirs."""
-    found = {}
+    found = dict[str, str]()
     for place in graph.sources("parameter"):
         label = place.node.label
         if label.rpartition(".")[0] in styles and plan.styles.get(label) == "rowwise":
@@ -101,8 +101,7 @@ def _fed_by_gathers(local: Graph, ranks: Expr) -> dict[str, str]:
     with its place in words. Views and copies between them are passed through.
     """
     labels = {p.node.outputs[0].storage: p.node.label for p in local.sources("parameter")}
-    tensors, found = local.tensors(), {}
-    ahead: set[str] = set()
+    tensors, found, ahead = local.tensors(), dict[str, str](), set[str]()
     for place in local.ops:
         node = place.node
         if node.phase not in ("forward", "loss"):

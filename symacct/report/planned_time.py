@@ -151,7 +151,7 @@ def _measured(plan: Plan) -> Iterator[tuple[str, str, str]]:
         how = f"FLOPs a token · {spelled(question.rate)} tokens/s / (n·peak)"
     yield "MFU measured", f"= {how}", percent(found.mfu)
     yield "HFU measured", "= the same with what is recomputed", percent(found.hfu)
-    if found.most is not None and found.most < min(found.mfu, 1):
+    if found.most is not None and found.most < min(found.mfu, Fraction(1)):
         yield "", "less time than a rank takes at the peak: the MFU is at most", percent(found.most)
     if found.mfu > 1:
         yield "", "more than the peak: the rate, the card, the precision or the count is another", ""

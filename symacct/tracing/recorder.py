@@ -78,10 +78,10 @@ class Recorder(TorchDispatchMode):
     def bring_in(self, tensor: torch.Tensor, kind: str, name: str, *notes: str) -> int:
         """Record a tensor that exists before the step, or before its part that uses it; with the note "after", one
         that the step leaves behind. It may be a part of its storage, or have one element many times."""
-        if (value := self._value(tensor)).storage == len(self.trace.storages) - 1:
-            self.trace.storages[value.storage] = room_of(tensor)
-        owner = name.rpartition(".")[0]
-        phase = "after" if "after" in notes else f"{kind}s"
+        fresh, value = len(self.trace.storages), self._value(tensor)
+        if value.storage == fresh:
+            self.trace.storages[fresh] = room_of(tensor)
+        owner, phase = name.rpartition(".")[0], "after" if "after" in notes else f"{kind}s"
         self._owner.setdefault(value.storage, owner)
         if kind == "input" and tensor.requires_grad:
             self.leaves.add(value.storage)
