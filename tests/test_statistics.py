@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from alive_storages import most_alive
 from small_models import Call
 from torch import nn
 
@@ -40,3 +41,22 @@ def test_statistics_are_as_wide_as_the_kernel_of_the_device_makes_them(name, nar
     }
     assert found["cpu"] == measure(built(name, narrow), inputs(name)(7)).saved_bytes
     assert found["cuda"] - found["cpu"] == (2 * PLACES[name](7) if narrow else 0)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("name", NORMS)
+def test_the_peak_with_such_a_norm_is_that_of_a_real_step(name, narrow):
+    """Gradients of float32 weights are float32, whatever they norm: storages of a real step, watched by weak references."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = NORMS[name]().bfloat16() if narrow else NORMS[name]()
+
+        def forward(self, x):
+            return self.norm((x * 2).bfloat16()).float() * 3
+
+    shape = (2, 6) if name == "layer" else (6, 2)
+    made = symacct.derive(model=Net, inputs=lambda B: torch.ones(B, *shape), dims={"B": 5}, device="cpu")
+    for B in (3, 40):
+        assert made.at(B=B)["bytes.peak"] == most_alive(Net(), torch.ones(B, *shape))

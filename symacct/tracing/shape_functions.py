@@ -45,8 +45,8 @@ def norm_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch
     x, weight, mask = args[1], args[4], args[9]
     if not isinstance(x, FakeTensor) or weight is None:
         return None
-    shapes = (x.shape, weight.shape, weight.shape)
-    return tuple(x.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
+    like = (x, weight, weight)  # the weights' may be wider than the activations
+    return tuple(x.new_empty(tensor.shape, dtype=tensor.dtype) if wanted else None for tensor, wanted in zip(like, mask, strict=True))
 
 
 def elementwise_lists(op: str, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
