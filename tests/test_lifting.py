@@ -48,3 +48,26 @@ def test_numbers_that_were_not_rounded_are_lifted_from_runs():
     made = symacct.derive(model=plain, inputs=lambda B: torch.ones(B, 8), dims={"B": 2, "d": 16, "f": 24})
     for sizes in ({"d": 7, "f": 5}, {"d": 78, "f": 24}):
         assert made.at(B=3, **sizes)["params.total"] == sum(p.numel() for p in plain(**sizes).parameters())
+
+
+def chunked(B, d):
+    """A loss in chunks of 64, whose length Python compares with the batch."""
+
+    class Chunked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(d, 48)
+
+        def forward(self, x):
+            return sum(torch.logsumexp(self.head(part), -1).sum() for part in x.split(64))
+
+    return Chunked()
+
+
+@pytest.mark.parametrize(("split", "told"), [(True, True), (False, False)])
+def test_a_run_far_from_the_examples_tells_what_comparisons_with_a_number_hide(split, told):
+    """At B = 8 there is one chunk; at 31 times that, four, one of which is alive at a time."""
+    model = (lambda B, d: chunked(B, d)) if split else (lambda B, d: nn.Linear(d, len(range(B))))
+    made = symacct.derive(model=model, inputs=lambda B, d: torch.ones(B, d), dims={"B": 8, "d": 16}, device="cpu")
+    assert any("hold near the sizes that were run (B = 8)" in remark for remark in made.graph.remarks) is told
+    assert any("B was pinned" in remark for remark in made.graph.remarks)

@@ -18,6 +18,7 @@ from symacct.outliers import ends_of
 from symacct.records import Ends, Pin, Trace
 from symacct.symbols import symbol
 from symacct.tracing.coincidence import of_one_residue, without_coincidence
+from symacct.tracing.far import lifted_of, with_far_sizes
 from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.lifetimes import with_memory
@@ -102,8 +103,8 @@ class Builder:
         )
         graph = with_memory(deep_enough(graph, self.concrete, self.source.dims), lowering, structural)
         if self.sampled_in is None:
-            guards = symbolic.guards if symbolic is not None else []
-            graph = bounded(graph, self.source, guards, self.concrete, self._base(structural))
+            graph = bounded(graph, self.source, symbolic.guards if symbolic is not None else [], self.concrete, depths := self._base(structural))
+            graph = with_far_sizes(graph, self.source.dims, lifted_of(self.taken()[1], self.source.dims, structural), depths)
         self.remarks = list(graph.remarks)
         return graph
 
@@ -314,7 +315,7 @@ class Builder:
         base = self._base(structural)
         found, reasons = list[Run](), list[str]()
         points, coarse, example = domain.points(seed, fixed=None), 1, self.source.dims
-        lifted = [pin.expression for pin in self.taken()[1] if pin.expression in self.source.dims and pin.expression not in structural]
+        lifted = lifted_of(self.taken()[1], self.source.dims, structural)
         for attempt in range(_TRIES):
             point = dict(next(points))
             for k, name in enumerate(structural):

@@ -191,7 +191,7 @@ class Limits(Sequence[Limit]):
         keys, tried = set(keys), 0
         for point in islice(self._points(fixed), _TRIES):
             try:
-                found |= {key for key, lacking in self._lacking(point, keys).items() if lacking}
+                found |= {key for key, lacking in self.lacking(point, keys).items() if lacking}
             except SymacctError:  # the model's own code refuses these sizes
                 continue
             tried += 1
@@ -207,7 +207,7 @@ class Limits(Sequence[Limit]):
         """Whether a run tells another peak where one form of it after another is the largest."""
         for point in islice(self._winning(fixed), _WINNERS):
             with suppress(SymacctError):
-                if self._lacking(point, [PEAK]).get(PEAK):
+                if self.lacking(point, [PEAK]).get(PEAK):
                     return True
         return False
 
@@ -248,7 +248,7 @@ class Limits(Sequence[Limit]):
             deeper = {name: point[name] + number // (_FEW * pace) for pace, name in enumerate(self.depths, 1) if name in point}
             point = point | (deeper if self.domain.holds(point | deeper) else {})
             try:
-                lacking = self._lacking(point, [key]).get(key)
+                lacking = self.lacking(point, [key]).get(key)
             except SymacctError:
                 return None
             if lacking is None:
@@ -261,7 +261,7 @@ class Limits(Sequence[Limit]):
                 return sp.Integer(values[0])
         return lift(rows, values, free) if values else None
 
-    def _lacking(self, point: Mapping[str, int], keys: Container[str]) -> dict[str, int]:
+    def lacking(self, point: Mapping[str, int], keys: Container[str]) -> dict[str, int]:
         """What each formula lacks in a run at these sizes; one that is no number here is left out."""
         seen = self.trials.amounts(point, keys)
         numbers = {symbol(name): sp.Integer(value) for name, value in point.items()}
