@@ -263,3 +263,27 @@ def test_a_pattern_that_fits_parts_of_blocks_too_recomputes_each_block_once():
         inputs=lambda B, d: torch.ones(B, d), dims={"B": 3, "d": 5, "L": 3}, checkpoint="[0-9]*",
     )
     assert repeated(found) == parse("8*B*L*d**2")
+
+
+def test_a_list_is_never_called_and_one_block_is_named_alone():
+    found = {
+        how: symacct.derive(
+            model=lambda d, L: Stack(d, L), inputs=lambda B, d: torch.ones(B, d), dims={"B": 3, "d": 5, "L": 3}, checkpoint=how,
+        )
+        for how in ("blocks*", "full")
+    }
+    assert found["blocks*"].formulas["bytes.saved"] == found["full"].formulas["bytes.saved"]
+    assert "recomputed in backward: blocks.*" in found["blocks*"].graph.remarks
+    one = symacct.derive(model=lambda d: Stack(d, 3), inputs=lambda B, d: torch.ones(B, d), dims={"B": 3, "d": 5}, checkpoint="blocks.1")
+    assert "recomputed in backward: blocks.1" in one.graph.remarks
+
+
+class Stack(nn.Module):
+    def __init__(self, d, L):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(d, 4 * d), nn.Tanh(), nn.Linear(4 * d, d)) for _ in range(L))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,10 +11,11 @@ import sympy as sp
 from hf_configs import PUBLISHED
 
 import symacct
-from symacct import cli
+from symacct import cli, targets
 from symacct.account import Ledger
 from symacct.comparisons import excludes, implies, plain, told, weaker
 from symacct.errors import FormulaError, SizeError
+from symacct.graph import Loop
 from symacct.regions import Region, comparison, examples
 from symacct.report.answer import answer
 from symacct.report.derived import notes
@@ -251,3 +253,13 @@ def test_a_quotient_that_leaves_no_column_is_excluded_not_counted(tmp_path, caps
     assert verify(file, "forward", points=4).verified
     assert cli.main(["derive", file, "--mode", "forward", "--at", "B=2,d=6,h=2"]) == 2
     assert "d >= 4*h" in capsys.readouterr().err
+
+
+def test_sizes_at_which_a_region_would_repeat_half_a_time_are_refused():
+    """Layers with and without a window alternate: a graph of an odd depth tells nothing of an even one."""
+    graph = targets.graph_of("llama")
+    halved = replace(graph, items=tuple(replace(item, count=(symbol("L") - 1) / 2) if isinstance(item, Loop) else item for item in graph.items))
+    sizes = {"B": 2, "T": 4, "V": 9, "d": 8, "h": 2, "h_kv": 2, "d_h": 4, "f": 8}
+    with pytest.raises(SizeError, match=r"L = 2 makes a region of llama repeat 1/2 times; the formulas hold where L/2 - 1/2 is whole"):
+        Ledger(halved).at(L=2, **sizes)
+    assert Ledger(halved).at(L=3, **sizes)["params.total"] > 0

@@ -304,6 +304,8 @@ def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:
         return None
     if rank is None:
         sizes = {name: found.sizes[name] for name in ledger.graph.symbols}
+        if (times := found.question.accumulate) > 1:
+            say(f"note: the roofline is of one of the {times} micro-batches, and the optimizer's step")
         return roofline(ledger, device, sizes, found.question.precision)
     made = slowest(rank, ledger, device, found.sizes, found.question.precision)
     for remark in made.said:

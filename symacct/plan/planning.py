@@ -15,16 +15,18 @@ from symacct.graph import Assumption
 from symacct.parallel import Degrees, Rank
 from symacct.parallel import rank as share_of
 from symacct.parallel.torch_styles import TorchPlan, torch_plan
-from symacct.plan.fitting import ABOVE, BELOW, Demand, Fit, Solution, demand, fit, solve
+from symacct.plan.fitting import ABOVE, BELOW, EXACT, Demand, Fit, Solution, demand, fit, solve
 from symacct.plan.inference import Served, serve
 from symacct.plan.question import Case, Question, products_in
 from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent, stage_of
 from symacct.plan.remedies import Derive, Measured, Remedy, Step, remedies
 from symacct.plan.training import Training, train
 from symacct.plan.training_time import samples_of
+from symacct.smallest import holds_at
 from symacct.symbols import symbol
 
 Divide = Callable[..., Rank]
+_FEW = "the peak of a rank is a bound from above: where layers hardly repeat, its forms may not be reached"
 MICRO_BATCHES = "micro-batches"  # a graph's variant says so of a step that adds to gradients
 
 
@@ -93,8 +95,13 @@ def plan(
     if rank is not None:
         _check(rank, case.sizes)
         wanted = demand_of(rank, case.under, stage_of(found.form))
+        said = _notes(case, question, wanted, rank)
+        if wanted.bound == EXACT and not holds_at(ledger.graph, {name: case.sizes[name] for name in ledger.graph.symbols}):
+            wanted, said = replace(wanted, bound=ABOVE), [*said, _FEW]
         found = fit(wanted, memory, case.sizes)
         links = sent(rank, case.under, case.sizes, question.card.link)
+    else:
+        said = _notes(case, question, wanted, rank)
 
     def measure(new: Ledger, degrees: Degrees | None = None) -> Measured:
         return _measured(case, question, new, divide, degrees)
@@ -111,7 +118,7 @@ def plan(
         train(case, question, precision, rank) if trains else None,
         None if trains else serve(case, question, precision, rank),
         remedies(step) if tried else (),
-        (*notes, *_notes(case, question, wanted, rank)),
+        (*notes, *said),
         rank,
         links,
         fewest,

@@ -116,9 +116,11 @@ def _recompute(name: str, model: nn.Module, pattern: str) -> None:
 
 
 def _fitting(named: list[tuple[str, nn.Module]], pattern: str) -> Iterator[nn.Module]:
-    """The modules whose paths fit, the outermost ones: `blocks.*` fits what is within a block, too."""
+    """The modules whose paths fit, the outermost ones: `blocks.*` fits what is within a block, too. A list is never called."""
     within = ""
     for path, module in named:
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            continue
         if fnmatchcase(path, pattern) and not (within and path.startswith(within)):
             within = f"{path}."
             yield module

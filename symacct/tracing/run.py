@@ -172,7 +172,9 @@ def unwrapped(model: Any) -> torch.nn.Module:
 
 def _recomputed(model: torch.nn.Module) -> list[str]:
     """Which modules were chosen to be recomputed, in words."""
-    paths = dict.fromkeys(template(path) for path, module in model.named_modules() if getattr(module, RECOMPUTED, False))
+    chosen = [path for path, module in model.named_modules() if getattr(module, RECOMPUTED, False)]
+    whole = {template(path) for path in chosen} - {template(path) for path, _ in model.named_modules() if path not in chosen}
+    paths = dict.fromkeys(name if (name := template(path)) in whole else path for path in chosen)
     return [f"recomputed in backward: {', '.join(paths)}"] if paths else []
 
 
