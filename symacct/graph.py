@@ -15,7 +15,7 @@ gradient, an optimizer's state, a part of a cache. Its `label` is the tensor's n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,12 @@ class Node:
     notes: tuple[str, ...] = ()
 
     @property
+    def place(self) -> str:
+        """The op, module and source line, in words."""
+        source = f" ({self.source})" if self.source else ""
+        return f"{self.op} in {self.module or 'the model itself'}{source}"
+
+    @property
     def refs(self) -> Iterator[Ref]:
         """Every operand that is a tensor."""
         for _, argument in self.arguments:
@@ -112,6 +118,14 @@ class Loop:
 
 
 Item = Node | Loop
+
+
+def loops_in(items: Iterable[Item]) -> Iterator[Loop]:
+    """Every region that repeats, the outer ones before those within."""
+    for item in items:
+        if isinstance(item, Loop):
+            yield item
+            yield from loops_in(item.items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from symacct.account import Ledger
 from symacct.graph import Graph, total_over
 from symacct.records import Trace, template
 from symacct.symbols import symbol
-from symacct.verify_shapes import Alignment, Call, Step, align, place_of
+from symacct.verify_shapes import Alignment, Call, Step, align
 
 _SHOWN = 3
 _TIMES, _PRODUCTS = "aten.mul", ("aten.bmm", "aten.mm")
@@ -45,7 +45,7 @@ def _by_node(
         if entry.phase in phases and met[name] and met[name] == runs[name]:
             derived = entry.product.xreplace(numbers)
             if derived != counted[name]:
-                yield place_of(entry.place.node), _whole(derived), counted[name]
+                yield entry.place.node.place, _whole(derived), counted[name]
 
 
 def _swapped(
@@ -64,7 +64,7 @@ def _swapped(
         counted = sum(calls[j].flops for j in swap.calls)
         if counted not in (with_repeats, with_repeats - repeats):
             chief = max(entries, key=lambda e: e.product.xreplace(numbers))
-            yield place_of(chief.place.node), _whole(with_repeats), counted
+            yield chief.place.node.place, _whole(with_repeats), counted
 
 
 def multiplied(ledger: Ledger, steps: Sequence[Step], trace: Trace, sizes: Mapping[str, int], phases: Sequence[str]) -> tuple[int, str]:

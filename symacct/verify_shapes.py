@@ -53,7 +53,7 @@ class Step:
     @property
     def place(self) -> str:
         """The op, module and line, in words."""
-        return place_of(self.node)
+        return self.node.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,6 @@ class Alignment:
     pairs: list[tuple[int, int]] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
     broken: str = ""
-
-
-def place_of(node: Node) -> str:
-    """The op, module and source line of a node, in words."""
-    source = f" ({node.source})" if node.source else ""
-    return f"{node.op} in {node.module or 'the model itself'}{source}"
 
 
 def unfold(graph: Graph, sizes: Mapping[str, int]) -> list[Step]:

@@ -33,7 +33,7 @@ from symacct.records import loosened, template
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text, torch_running
-from symacct.verify_shapes import Step, place_of, unfold
+from symacct.verify_shapes import Step, unfold
 
 _SEQUENCES = ("T", "S")
 _FUSED = "aten._scaled_dot_product_"
@@ -254,7 +254,7 @@ class _Tensor:
                 phase = "forward" if step.node.phase in ("forward", "loss") else "backward"
                 key = (_kind(step.node.op), phase, payload)
                 expected[key] += 1
-                places.setdefault(key, []).append(place_of(step.node))
+                places.setdefault(key, []).append(step.place)
         observed = Counter((s.kind, s.phase, s.payload) for s in self.seen.sent)
         rows = [x for x in traffic_of(self.graph, "tp", self.ranks) if not x.once]
         for kind in sorted({key[0] for key in expected | observed}):

@@ -296,7 +296,7 @@ def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:
 
     Unless it was asked for, None where the card or an op has no figure for it.
     """
-    from symacct.plan.rank_roofline import slowest
+    from symacct.plan.rank_roofline import ONE_PASS, slowest
     from symacct.plan.roofline import roofline
 
     device, rank = found.question.card, found.rank
@@ -305,7 +305,7 @@ def _roof(ledger: Ledger, found: Plan, asked: bool | None) -> Any:
     if rank is None:
         sizes = {name: found.sizes[name] for name in ledger.graph.symbols}
         if (times := found.question.accumulate) > 1:
-            say(f"note: the roofline is of one of the {times} micro-batches, and the optimizer's step")
+            say(f"note: {ONE_PASS.format(times)}")
         return roofline(ledger, device, sizes, found.question.precision)
     made = slowest(rank, ledger, device, found.sizes, found.question.precision)
     for remark in made.said:

@@ -114,9 +114,7 @@ def _fed_by_gathers(local: Graph, ranks: Expr) -> dict[str, str]:
             if node.op.removeprefix("aten.") in _PASSED:
                 ahead |= {out.value for out in node.outputs}
             else:
-                said = f"{node.op} in {node.module or 'the model itself'}" + (f" ({node.source})" if node.source else "")
-                product = node.op in _PRODUCTS and roots
-                found[roots[-1] if product else said] = said
+                found[roots[-1] if node.op in _PRODUCTS and roots else node.place] = node.place
     return found
 
 

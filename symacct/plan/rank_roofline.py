@@ -17,6 +17,8 @@ from symacct.parallel.own_experts import of_own_experts
 from symacct.parallel.staged import on_stage
 from symacct.plan.roofline import Roofline, roofline
 
+ONE_PASS = "the roofline is of one of the {} micro-batches, and the optimizer's step"
+
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
@@ -41,9 +43,7 @@ def slowest(
             "divides them"
         )
     if degrees.micro_batches > 1:
-        said.append(
-            f"the roofline is of one of the {degrees.micro_batches} micro-batches, and the optimizer's step"
-        )
+        said.append(ONE_PASS.format(degrees.micro_batches))
     if not sure:
         said.append("ops that read parts of experts' weights read those of all experts in the roofline")
     made = {name: roofline(own, card, sizes, precision, spread) for name, own in ledgers.items()}
