@@ -14,7 +14,6 @@ from symacct.conventions import Convention
 from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
 from symacct.errors import SizeError, UnknownOp, UnknownOps
-from symacct.formula_text import to_text
 from symacct.graph import MASTER, SOURCES, Graph, Placed, Ref, Tensor, total_over
 from symacct.limits import LIMITED, formula_where, holds, told
 from symacct.routing import active_parameters
@@ -246,16 +245,7 @@ class Ledger:
                 spelled = ", ".join(f"{s} = {numbers[s]}" for s in sorted(_symbols(a), key=str))
                 where = f" (asked at {a.source})" if a.source else ""
                 raise SizeError(f"{spelled} breaks {a.text}{where}; the formulas hold only where it is true")
-        for count, name in self._counts.items():
-            times = count.xreplace(numbers)
-            if times.is_number and not times.is_Integer:
-                raise SizeError(f"{name} = {sizes[name]} makes a region of {self.graph.target} repeat {times} times; the formulas hold where {to_text(count)} is whole")
         return numbers
-
-    @cached_property
-    def _counts(self) -> dict[Expr, str]:
-        """How often each region repeats, with the size that tells."""
-        return {loop.count: loop.size for place in self.graph.placed() for loop in place.loops}
 
 
 def has_rule(op: str) -> bool:

@@ -256,10 +256,10 @@ class _Here:
         loops = [count for _, count in low._loops_between(self.position, ())]
         fewer = [sp.expand(sp.Mul(*(c - k for c, k in zip(loops, left, strict=True)))) for left in product((0, 1, 2), repeat=len(loops))]
         for count in (times, *(times - k for k in (1, 2)), *fewer, sp.Integer(1), sp.Integer(2)):
-            if all(count.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}) == seen for run, seen in zip(runs, counts, strict=True)):
-                if count == times or not depends_on_iteration(low.storages[name]):
-                    low.kept[name] = count
-                    return
+            fits = all(count.xreplace({symbol(n): sp.Integer(v) for n, v in run.trace.sizes.items()}) == seen for run, seen in zip(runs, counts, strict=True))
+            if fits and (count == times or not depends_on_iteration(low.storages[name])):
+                low.kept[name] = count
+                return
         low.irregular.append(f"{self.record.op} in {self.record.module or 'the model'}")
 
     def _repetitions(self, number: int) -> Expr | None:

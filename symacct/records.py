@@ -104,7 +104,8 @@ class Trace:
     pins: list[Pin] = field(default_factory=list)
     guards: list[tuple[Any, str, bool]] = field(default_factory=list)
     merged: list[tuple[Any, Any, str]] = field(default_factory=list)
-    branches: list[str] = field(default_factory=list)
+    branches: list[str] = field(default_factory=list)  # lines that ask about data
+    remarks: list[str] = field(default_factory=list)  # sentences
     outputs: tuple[int, ...] = ()
     kept: set[int] = field(default_factory=set)
     calls: dict[int, Any] = field(default_factory=dict)

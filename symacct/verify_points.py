@@ -14,7 +14,7 @@ import sympy as sp
 
 from symacct.domain import Domain
 from symacct.errors import TraceError
-from symacct.graph import Graph, Item, Loop
+from symacct.graph import Graph, loops_in
 from symacct.symbols import symbol
 
 _HIGH = 9
@@ -34,13 +34,13 @@ class Point:
 
 def structural(graph: Graph) -> tuple[str, ...]:
     """The sizes by which regions of the graph repeat."""
-    return tuple(dict.fromkeys(loop.size for loop in _loops(graph.items)))
+    return tuple(dict.fromkeys(loop.size for loop in loops_in(graph.items)))
 
 
 def countable(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """Whether every region repeats a whole number of times, 0 included, at these sizes."""
     numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
-    counts = (loop.count.xreplace(numbers) for loop in _loops(graph.items))
+    counts = (loop.count.xreplace(numbers) for loop in loops_in(graph.items))
     return all(count.is_Integer and count >= 0 for count in counts)
 
 
@@ -99,10 +99,3 @@ def _narrow(shapes: Iterable[sp.Expr], sizes: Mapping[str, int]) -> bool:
     """Whether a dimension is 1 there, such as T - 1 at T = 2: torch's shortcuts for sizes of 1 are taken then too."""
     numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
     return any(size.xreplace(numbers) == 1 for size in shapes)
-
-
-def _loops(items: tuple[Item, ...]) -> Iterator[Loop]:
-    for item in items:
-        if isinstance(item, Loop):
-            yield item
-            yield from _loops(item.items)

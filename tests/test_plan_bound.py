@@ -165,7 +165,7 @@ def test_the_verdict_in_words(run):
 
 def test_the_peak_of_a_rank_of_one_layer_is_called_a_bound(run):
     """No form of it need be reached where layers do not repeat: `derive` unfolds the step there, and tells less."""
-    sizes = dict(B=2, T=64, V=500, d=64, h=4, h_kv=2, d_h=16, f=256)
+    sizes = {"B": 2, "T": 64, "V": 500, "d": 64, "h": 4, "h_kv": 2, "d_h": 16, "f": 256}
     for depth, bound_ in ((1, "at most"), (4, "exact")):
         at = ",".join(f"{name}={value}" for name, value in {**sizes, "L": depth}.items())
         _, out = run("llama", *own(), "--at", at, "--parallel", "dp=2", "--format", "json")

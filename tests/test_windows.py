@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,7 +14,6 @@ from symacct import cli, targets
 from symacct.account import Ledger
 from symacct.comparisons import excludes, implies, plain, told, weaker
 from symacct.errors import FormulaError, SizeError
-from symacct.graph import Loop
 from symacct.regions import Region, comparison, examples
 from symacct.report.answer import answer
 from symacct.report.derived import notes
@@ -33,6 +31,7 @@ from symacct.verify import verify  # noqa: E402
 from symacct.verify_runs import build  # noqa: E402
 
 B, T, W = map(symbol, "B T W".split())
+SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 HEAD = {"d_h": 16, "h": 4, "h_kv": 2}  # the sizes that a narrowed config keeps
 
 
@@ -255,11 +254,16 @@ def test_a_quotient_that_leaves_no_column_is_excluded_not_counted(tmp_path, caps
     assert "d >= 4*h" in capsys.readouterr().err
 
 
-def test_sizes_at_which_a_region_would_repeat_half_a_time_are_refused():
-    """Layers with and without a window alternate: a graph of an odd depth tells nothing of an even one."""
-    graph = targets.graph_of("llama")
-    halved = replace(graph, items=tuple(replace(item, count=(symbol("L") - 1) / 2) if isinstance(item, Loop) else item for item in graph.items))
-    sizes = {"B": 2, "T": 4, "V": 9, "d": 8, "h": 2, "h_kv": 2, "d_h": 4, "f": 8}
-    with pytest.raises(SizeError, match=r"L = 2 makes a region of llama repeat 1/2 times; the formulas hold where L/2 - 1/2 is whole"):
-        Ledger(halved).at(L=2, **sizes)
-    assert Ledger(halved).at(L=3, **sizes)["params.total"] > 0
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+@pytest.mark.parametrize("depth", [2, 3])
+def test_layers_that_alternate_hold_at_depths_of_the_config_s_parity(tmp_path, mode, depth):
+    """Gemma 2 of two or three layers: odd depths end with a window, even ones without; neither tells of the other."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": depth} | SMALL))
+    ledger = Ledger(targets.graph_of(str(path), mode, "cpu", region=Region((), {"T": 20})))
+    source = targets.source_of(str(path))
+    for layers in (depth, depth + 2):
+        sizes = {**ledger.graph.values, "B": 2, "T": 20, "L": layers}
+        confirm(ledger, source, {name: sizes[name] for name in source.dims})
+    with pytest.raises(SizeError, match=rf"L = {depth + 1} breaks "):
+        ledger.at(**{**ledger.graph.values, "B": 2, "T": 20, "L": depth + 1})

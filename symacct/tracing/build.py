@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import sympy as sp
-
 from symacct.domain import Domain, domain_of
 from symacct.errors import ModelFileError, SymacctError, TraceError
 from symacct.folding import Item, Leaf, fold, leaves, unfold
-from symacct.graph import Assumption, Graph
+from symacct.graph import Graph
 from symacct.located import Run, leaves_of
 from symacct.lowering import Lowering
 from symacct.outliers import ends_of
 from symacct.records import Ends, Pin, Trace
-from symacct.symbols import symbol
 from symacct.tracing.coincidence import of_one_residue, without_coincidence
 from symacct.tracing.far import lifted_of, with_far_sizes
 from symacct.tracing.fx import fx_graph
@@ -28,7 +25,7 @@ from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.shallow import deep_enough
 from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Special, special
-from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, speaks_of
+from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, speaks_of, whole_counts
 
 _SEED = 20_011
 _CHECKS = 2
@@ -84,9 +81,8 @@ class Builder:
         self._special = special(symbolic.guards) if symbolic is not None else {}
         structural = self._structural(pins, symbolic)
         self._recorded = symbolic
-        self.remarks += announced(pins, structural, symbolic)
+        self.remarks += announced(pins, structural, self.concrete(self.source.dims) if symbolic is None else symbolic)
         items = self._fold(structural)
-        domain = self._with_periods(domain)
         located = self._locate_symbolic(symbolic, items, structural)
         runs = [Run(t, items, loose=self._loose) for t in self._grid(structural)]
         runs += self._sampled(domain, items, structural, _CHECKS, _SEED)
@@ -98,7 +94,7 @@ class Builder:
         self.remarks += kinds(made, structural)
         graph = Graph(
             target=target, mode=self.mode, device=self.device, symbols=symbols_of(made, in_mode(self.source, self.mode)),
-            assumptions=tuple(a for a in domain.assumptions if not numeric(a)), items=made, values=dict(self.source.values),
+            assumptions=(*(a for a in domain.assumptions if not numeric(a)), *whole_counts(made)), items=made, values=dict(self.source.values),
             remarks=tuple(self.remarks), storages=lowering.storages,
         )
         graph = with_memory(deep_enough(graph, self.concrete, self.source.dims), lowering, structural)
@@ -198,14 +194,6 @@ class Builder:
             return domain
         return freed(domain, pin, value, domain_of(other.guards, other.merged, domain.names))
 
-    def _with_periods(self, domain: Domain) -> Domain:
-        """The domain with the depths that whole groups of layers make."""
-        groups = []
-        for name, period in self.source.periods.items():
-            if name in self._bases and name not in self.source.structural:
-                groups.append(Assumption("divides", symbol(name) - self.source.dims[name] % period, sp.Integer(period), ""))
-        return Domain(domain.names, (*domain.assumptions, *groups))
-
     # Structural sizes
 
     def _structural(self, pins: list[Pin], symbolic: Trace | None) -> tuple[str, ...]:
@@ -255,10 +243,11 @@ class Builder:
         return self._fold(structural)
 
     def _alternate(self, name: str, period: int) -> None:
-        """Take layers in groups of `period`, at depths that are what the example's is, modulo the period."""
+        """Take layers in groups of `period`, at depths that are what the model's own is, modulo the period."""
         self.source = replace(self.source, periods={name: period})
         least = 3 * period
-        self._bases = {name: least + (self.source.dims[name] - least) % period}
+        own = self.source.values.get(name, self.source.dims[name])
+        self._bases = {name: least + (own - least) % period}
 
     def _folded(self, structural: tuple[str, ...], runs: Callable[[Mapping[str, int]], list[Leaf]]) -> tuple[Item, ...]:
         base = self._base(structural)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from symacct.formula_text import to_text
-from symacct.graph import Item, Loop, Node, SymbolInfo
+from symacct.graph import Item, Loop, Node, SymbolInfo, loops_in
 from symacct.records import Pin, Trace
 from symacct.symbols import meaning_of, symbol
 from symacct.tracing.source import ModelSource
 
-_SENTENCES = ("the optimizer", "the cache", "recomputed in backward")  # all else that a trace tells is a branch
 
-
-def announced(pins: list[Pin], structural: tuple[str, ...], symbolic: Trace | None) -> list[str]:
-    """A sentence for each branch on data that was fixed, and for each size that the code turned into a number."""
-    branches = dict.fromkeys(symbolic.branches if symbolic else ())
-    said = [line if line.startswith(_SENTENCES) else f"a branch on data was taken as true ({line})" for line in branches]
+def announced(pins: list[Pin], structural: tuple[str, ...], trace: Trace) -> list[str]:
+    """What a run remarks, and a sentence for each branch on data that was fixed and each size that the code turned into a number."""
+    said = [f"a branch on data was taken as true ({line})" for line in dict.fromkeys(trace.branches)]
+    said += dict.fromkeys(trace.remarks)
     for pin in pins:
         how = "repeats ops; folded" if pin.expression in structural else "was pinned; lifted"
         where = f" ({pin.source})" if pin.source else ""
@@ -28,7 +24,7 @@ def kinds(items: tuple[Item, ...], structural: tuple[str, ...]) -> list[str]:
     """Where layers are of several kinds: regions of the forward pass that repeat less often than their size says."""
     said = []
     for name in structural:
-        counts = {loop.count for loop in _loops(items) if loop.size == name and _phase(loop) == "forward"}
+        counts = {loop.count for loop in loops_in(items) if loop.size == name and _phase(loop) == "forward"}
         if counts - {symbol(name)}:
             spelled = ", ".join(to_text(count) for count in sorted(counts, key=str))
             said.append(f"the {name} repetitions are not all alike: they fold by kind, in regions that repeat {spelled} times")
@@ -54,13 +50,6 @@ def _axes(items: tuple[Item, ...]) -> dict[str, str]:
         for name, (axis, word) in words.items()
         if len(shape) > 2 and str(shape[axis]) == name
     }
-
-
-def _loops(items: tuple[Item, ...]) -> Iterator[Loop]:
-    for item in items:
-        if isinstance(item, Loop):
-            yield item
-            yield from _loops(item.items)
 
 
 def _phase(loop: Loop) -> str:

@@ -143,7 +143,7 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         model = private.own_copy(unwrapped(model), fake)
         inputs = private.fake_inputs(inputs, fake)
         model.train(mode == TRAINING)
-        trace.branches += _recomputed(model)
+        trace.remarks += _recomputed(model)
         recorder = Recorder(trace, model, device, built)
         holder.append(recorder)
         optimizer = _prepared_optimizer(source, model, recorder, first) if mode == TRAINING and stepped else None
@@ -186,13 +186,13 @@ def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: R
     dense(source.name, model)
     with _guarding_user_code(source, "optimizer(...)"):
         made = checked(source.name, source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable))
-        recorder.trace.branches += remarks(made, frozen=any(not p.requires_grad for p in model.parameters()))
+        recorder.trace.remarks += remarks(made, frozen=any(not p.requires_grad for p in model.parameters()))
         recorder.early = {(id(p), key) for p, state in made.state.items() for key in state}
         if first:
             return made
         for p in trainable:
             p.grad = torch.empty_like(p)
-        with stepping(recorder.trace.branches.append), Shaping():
+        with stepping(recorder.trace.remarks.append), Shaping():
             made.step()
         made.zero_grad(set_to_none=True)
     return made
@@ -320,7 +320,7 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
         recorder.phase = "optimizer"
         _bring_in_gradients(recorder, model)
         if optimizer is not None:
-            with _guarding_user_code(source, "the optimizer's step"), stepping(recorder.trace.branches.append):
+            with _guarding_user_code(source, "the optimizer's step"), stepping(recorder.trace.remarks.append):
                 optimizer.step()
 
 
@@ -345,5 +345,5 @@ def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder,
     if cache:
         for name, tensor in inference.tensors_of(inference.checked(source, cache)):
             recorder.bring_in(tensor, "cache", name, "after")
-        recorder.trace.branches += inference.parts_of_longer(recorder.trace)
+        recorder.trace.remarks += inference.parts_of_longer(recorder.trace)
     recorder.trace.outputs = _values(output, recorder)

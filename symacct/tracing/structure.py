@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import sympy as sp
+from sympy import Expr
 
 from symacct.domain import Domain
-from symacct.graph import Assumption
+from symacct.graph import Assumption, Item, loops_in
 from symacct.records import Pin, Trace
 from symacct.symbols import symbol
 
@@ -36,6 +38,18 @@ def freed(domain: Domain, pin: Pin, value: int, elsewhere: Domain) -> Domain:
 def numeric(a: Assumption) -> bool:
     """Whether an assumption speaks of a pinned size's example rather than of symbols alone."""
     return a.kind == "divides" and a.left.is_number
+
+
+def whole_counts(items: Iterable[Item]) -> tuple[Assumption, ...]:
+    """That every region repeats a whole number of times: groups of layers do so at some depths alone."""
+    found: dict[tuple[Expr, Expr], Assumption] = {}
+    for loop in loops_in(items):
+        terms = loop.count.as_coefficients_dict()
+        parts = sp.Integer(sp.ilcm(1, *(c.q for c in terms.values())))
+        if parts > 1:
+            left = sp.Add(*(c * parts % parts * term for term, c in terms.items()))
+            found[left, parts] = Assumption("divides", left, parts, "")
+    return tuple(found.values())
 
 
 def depth_of_growth(short: Trace, long: Trace) -> int:
