@@ -17,6 +17,7 @@ from symacct.plan.planning import Plan
 from symacct.plan.rank_roofline import spread_of, staged
 from symacct.plan.roofline import Roofline
 from symacct.plan.serving import moving
+from symacct.plan.training_time import utilisation
 from symacct.plan.waiting import waited
 
 COMPUTE, MEMORY, LINKS = "compute", "memory", "communication"
@@ -90,6 +91,18 @@ def work(plan: Plan) -> Work:
         ledgers = list(made.values())
     masked = any(entry.causal is not None for ledger in ledgers for entry in ledger.entries)
     return Work(times * max(evaluate(executed(ledger), sizes) for ledger in ledgers), masked)
+
+
+def most_mfu(plan: Plan) -> Fraction | None:
+    """The largest MFU of a divided step: with what kernels execute on the busiest card, at the peak, and a pipeline's
+    idle time. None for an undivided step, and without training.
+    """
+    if plan.rank is None or plan.training is None:
+        return None
+    run, steps = plan.training.run, plan.training.steps or 1
+    idle = Fraction(evaluate(plan.rank.idle, plan.sizes))
+    seconds = Fraction(work(plan).flops) * (1 + idle) / run.peak
+    return utilisation(run.flops, seconds * steps, run.peak, run.cards)
 
 
 def _waited(plan: Plan, compute: Fraction) -> Fraction | None:

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import sympy as sp
 
 from symacct.account import Ledger
 from symacct.devices import Device
+from symacct.evaluation import evaluate
 from symacct.parallel import Degrees, Rank
 from symacct.parallel.holdings import depth_of
 from symacct.parallel.own_experts import of_own_experts
 from symacct.parallel.staged import on_stage
-from symacct.plan.roofline import Roofline, roofline
+from symacct.plan.roofline import Roofline, model_flops, roofline
 
 ONE_PASS = "the roofline is of one of the {} micro-batches, and the optimizer's step"
 
@@ -35,6 +37,8 @@ def slowest(
     ranks is outside. Raises what `roofline` raises.
     """
     degrees, said = rank.degrees, []
+    ranks = degrees.tensor * degrees.context * degrees.stages
+    share = Fraction(evaluate(model_flops(ledger), sizes)) / ranks
     ledgers, sizes, sure = staged(rank, ledger, sizes)
     spread = spread_of(degrees)
     if spread > 1:
@@ -51,6 +55,8 @@ def slowest(
     if degrees.stages > 1:
         depth = depth_of(rank.graph)
         said.append(f"the roofline is that of the {name}, the slowest, with {depth} = {sizes[depth]}")
+    if made[name].unfused.model > share:
+        said.append("MFU in the roofline counts all that its rank computes, more than an even share of the model's FLOPs")
     return Slowest(made[name], tuple(said))
 
 

@@ -62,14 +62,6 @@ class Training:
     optimizer: Fraction = Fraction(0)
     in_time: int | None = None
     rank: Expr | None = None
-    busiest: Fraction | None = None
-
-    @property
-    def most(self) -> Fraction | None:
-        """The largest MFU that the FLOPs of the busiest rank allow; None where all do alike."""
-        if self.busiest is None:
-            return None
-        return utilisation(self.run.flops, self.busiest / self.run.peak, self.run.peak, self.run.cards)
 
 
 def train(case: Case, question: Question, precision: str, rank: Rank | None = None) -> Training:
@@ -96,13 +88,13 @@ def train(case: Case, question: Question, precision: str, rank: Rank | None = No
     per_token = _per_token(case, found[question.estimate])
     mine = None if rank is None else _of_rank(case, rank)
     busiest = None
-    if rank is not None:
+    if rank is not None and question.estimate == "exact":
         one = Fraction(evaluate(mine, sizes)) * (1 + Fraction(evaluate(rank.idle, sizes)))
         busiest = one * (1 if steps is None else steps)
-    run = Run(total, peak, question.cards, busiest=busiest if question.estimate == "exact" else None)
+    run = Run(total, peak, question.cards, busiest=busiest)
     in_time = _in_time(question, at_mfu or run) if question.days is not None else None
     told = (found, question.estimate, run, at_mfu, steps, mfu, hfu, per_token, optimizer, in_time)
-    return Training(*told, mine, busiest)
+    return Training(*told, mine)
 
 
 def _of_rank(case: Case, rank: Rank) -> Expr:

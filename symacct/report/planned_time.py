@@ -8,7 +8,7 @@ from fractions import Fraction
 from sympy import Expr
 
 from symacct.evaluation import evaluate
-from symacct.plan.bound import work
+from symacct.plan.bound import most_mfu, work
 from symacct.plan.planning import Plan
 from symacct.plan.training_time import PER_TOKEN, Run
 from symacct.report.answer import Answer
@@ -27,12 +27,12 @@ def training(plan: Plan, answer: Answer) -> Grid:
     """
     found, question = plan.training, plan.question
     assert found is not None
-    rows = [*_work(plan, answer), *_ranks(plan, answer)]
+    rows, most = [*_work(plan, answer), *_ranks(plan, answer)], most_mfu(plan)
     count, where = found.run.cards, "n·peak" if found.run.cards > 1 else "peak"
     named = f"n = {grouped(count)} cards, " if count > 1 else ""
     if found.run.busiest is None:
         how = f"= FLOPs/({where})" if count > 1 else "= FLOPs/peak"
-        evenly = ", as if all ranks had as much to do" * (found.busiest is not None)
+        evenly = ", as if all ranks had as much to do" * (plan.rank is not None)
         rows.append(("at the peak", how + evenly, duration(found.run.seconds)))
     elif question.amount is not None:
         rows.append(("at the peak", "= so long for each of the steps", duration(found.run.seconds)))
@@ -40,8 +40,8 @@ def training(plan: Plan, answer: Answer) -> Grid:
     if found.at_mfu is not None:
         label = f"at {'measured ' * (question.mfu is None)}MFU {percent(found.at_mfu.mfu)}"
         rows.append((label, f"= FLOPs/({where}·MFU)", duration(found.at_mfu.seconds)))
-        if found.most is not None and found.most < found.at_mfu.mfu:
-            rows.append(("", "less than a rank takes at the peak: the MFU is at most", percent(found.most)))
+        if most is not None and most < found.at_mfu.mfu:
+            rows.append(("", "less than kernels of a rank take at the peak: the MFU is at most", percent(most)))
     if question.amount is not None:
         rows.append(
             ("card-hours", f"= n·time,  {named.rstrip(', ')}" if count > 1 else "= time", _hours(chosen))
@@ -55,7 +55,7 @@ def training(plan: Plan, answer: Answer) -> Grid:
             times = f"{grouped(side)}·" * (side > 1)
             how = f"n = {grouped(count // side)}·⌈{times}time/days⌉, whole replicas"
         rows.append((label, how, f"{grouped(found.in_time)} cards"))
-    rows += _measured(plan)
+    rows += _measured(plan, most)
     return Grid(_COLUMNS, tuple(rows))
 
 
@@ -140,7 +140,7 @@ def _plain(expr: Expr, answer: Answer) -> str:
     return text(answer.terms(expr))
 
 
-def _measured(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _measured(plan: Plan, most: Fraction | None) -> Iterator[tuple[str, str, str]]:
     found, question = plan.training, plan.question
     assert found is not None
     if found.mfu is None or found.hfu is None or question.rate is None:
@@ -151,8 +151,8 @@ def _measured(plan: Plan) -> Iterator[tuple[str, str, str]]:
         how = f"FLOPs a token · {spelled(question.rate)} tokens/s / (n·peak)"
     yield "MFU measured", f"= {how}", percent(found.mfu)
     yield "HFU measured", "= the same with what is recomputed", percent(found.hfu)
-    if found.most is not None and found.most < min(found.mfu, Fraction(1)):
-        yield "", "less time than a rank takes at the peak: the MFU is at most", percent(found.most)
+    if most is not None and most < min(found.mfu, Fraction(1)):
+        yield "", "less time than kernels of a rank take at the peak: the MFU is at most", percent(most)
     if found.mfu > 1:
         yield "", "more than the peak: the rate, the card, the precision or the count is another", ""
 
