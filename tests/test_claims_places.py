@@ -6,6 +6,8 @@ from functools import cache
 
 import pytest
 import sympy as sp
+import torch
+from torch import nn
 
 from symacct.api import derive
 from symacct.claims.rounding import rounded_up
@@ -260,3 +262,34 @@ def test_places_of_one_term_that_fit_only_in_proportion_are_all_wrong(tmp_path):
         ("wrong", module, "-4*B*T*d*f") for module in "guw"
     ]
     assert not any("one of these" in term.meaning for term in found.terms)
+
+
+class Attending(nn.Module):
+    """Biases of 3·d, d, f and d elements, and a norm of d."""
+
+    def __init__(self, V, L, d, h, f):
+        super().__init__()
+        self.embed = nn.Embedding(V, d)
+        self.norms = nn.ModuleList(nn.RMSNorm(d) for _ in range(L))
+        self.mixing = nn.ModuleList(nn.MultiheadAttention(d, h, batch_first=True) for _ in range(L))
+        self.up = nn.ModuleList(nn.Linear(d, f) for _ in range(L))
+        self.down = nn.ModuleList(nn.Linear(f, d) for _ in range(L))
+        self.head = nn.Linear(d, V, bias=False)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for norm, mixing, up, down in zip(self.norms, self.mixing, self.up, self.down, strict=True):
+            y = norm(x)
+            x = x + mixing(y, y, y, need_weights=False)[0]
+            x = x + down(up(x).relu())
+        return self.head(x)
+
+
+def test_all_that_n_counts_too_much_is_told_though_one_bias_is_half_of_it():
+    """6·(3d + d + d + d) of biases and norms: three of six are the bias of the projections, counted once, not twice."""
+    made = derive(model=Attending, inputs=lambda B, T, V: torch.zeros(B, T, dtype=torch.long), dims={"B": 2, "T": 8, "V": 50, "L": 3, "d": 16, "h": 4, "f": 40})
+    found = made.check("flops.step = 6*N*D")
+    told = {term.module: term.term for term in found.terms if term.kind == "extra"}
+    tokens = parse("B*L*T")
+    one = -6 * tokens * parse("d")
+    assert told == {"norms.*": one, "mixing.*": 3 * one, "mixing.*.out_proj": one, "down.*": one, "up.*": -6 * tokens * parse("f")}

@@ -112,10 +112,12 @@ class Attribution:
             return []  # told with the term in whose place it stands
         holding = self._holding(body)
         added = [(part, terms[body]) for part, terms in self.counted if body in terms] if left < 0 else []
-        if added:
+        if added:  # where all that N adds is the difference, no part of it is one counted twice
+            exact = sum(number for _, number in added) == -left
+            ways = [added] if exact else _fitting(left, added)
             return [
                 Term(_share(left, n, len(added)) * body, kind, p.module, p.op, p.where, p.meaning)
-                for p, n in dict.fromkeys(member for way in _fitting(left, added) for member in way)
+                for p, n in dict.fromkeys(member for way in ways for member in way)
             ]
         notes: dict[Part, str] = {}
         if instead is not None and left > 0:
