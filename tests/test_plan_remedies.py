@@ -252,3 +252,21 @@ def test_scores_of_t5():
     assert sp.expand(less - parse("4*B*L*h*(S**2 + T**2 + S*T) - 4*h*(S**2 + T**2)")) == 0
     assert scores_of(graph_of("gpt2")) is None  # fused already
     assert scores_of(graph_of("lstm")) is None
+
+
+def test_the_cards_that_are_said_to_be_enough_are(run):
+    """A hint's own `--parallel` fits, and one card less does not."""
+    words = ("gpt2", "--card=name=Tiny,fp32=5e11,memory=1e9,bandwidth=1e11", "--at", "B=1,T=64,L=2,d=768,h=12,V=50257,f=3072")
+    said = " ".join(run(*words, "--no-roofline")[1].split())
+    assert "at least 2 cards; gathered weights come on top, and then 3 are enough; --parallel dp=3,zero=3" in said
+    assert [need(run, *words, "--parallel", f"dp={cards},zero=3")["fits"] for cards in (2, 3)] == [False, True]
+
+
+def test_a_remedy_that_saves_nothing_says_so(run, tmp_path):
+    """Gathering costs more than a small model's divided states save, as far as the bound tells."""
+    (tmp_path / "blocks.py").write_text(BLOCKS)
+    words = (str(tmp_path / "blocks.py"), TINY, "--at", "B=25,T=4,L=1,d=64", "--no-roofline")
+    rows = [line for line in run(*words)[1].splitlines() if line.startswith("all states over n cards")]
+    now = need(run, *words[:4])["need"]
+    parted = need(run, *words[:4], "--parallel", "dp=8,zero=3")["need"]
+    assert parted > now and rows[0].endswith("none for sure")

@@ -145,7 +145,7 @@ def test_the_command_lists_the_front_and_why_the_others_lost(capsys):
     assert (
         "configurations" in text
         and "does not fit" in text
-        and "slower than one that needs no more memory" in text
+        and "no faster than one that needs no more memory" in text
     )
 
 

@@ -357,3 +357,15 @@ def test_a_least_size_of_1_that_no_form_tells_is_refused_with_what_does_not_fit(
     assert code == 2 and "no T from 2 on fits into this memory, and of T = 1 no form tells the peak" in " ".join(error.split())
     code, out, _ = run("llama", *card, "--at", f"{sizes},T=2", "--format", "json")
     assert code == 1 and json.loads(out)["memory"]["need"] > 8e6
+
+
+def test_a_size_that_moves_the_parameters_is_solved_for_without_naming_them(run):
+    """gpt2 has a row of parameters for each position, so N would hold the T that is solved for."""
+    words = ("gpt2", "--card", "h100", "--solve", "T", "--no-roofline", "--no-remedies")
+    sizes = {"B": 1, "V": 50257, "L": 12, "d": 768, "h": 12, "f": 3072}
+    out = run(*words, "--at", ",".join(f"{name}={number}" for name, number in sizes.items()))[1]
+    block = " ".join(out.split("the largest T")[1].split("M = 80,000,000,000 B")[0].split())
+    assert block.startswith("T ≤ (M - ") and "N" not in block and block.count("T") == 1
+    right = parse(block.removeprefix("T ≤ ").replace("·", "*").replace("²", "**2"))
+    numbers = {symbol(name): number for name, number in {**sizes, "M": 80_000_000_000}.items()}
+    assert sp.floor(right.xreplace(numbers)) == 55_681 and "T = 55,681 is the largest" in out

@@ -10,6 +10,10 @@ from alive_storages import most_alive
 from torch import nn
 
 from symacct.account import Ledger
+from symacct.devices import card
+from symacct.errors import SizeError
+from symacct.plan.planning import plan
+from symacct.plan.question import Case, Question
 from symacct.smallest import conditions_of
 from symacct.storage import dumps, loads
 from symacct.tracing.build import Builder
@@ -74,3 +78,25 @@ def test_forms_that_three_repetitions_do_not_reach_are_told_so():
     sizes = {"B": 30, "d": 40, "f": 3, "L": 3}
     numbers = {symbol: sizes[symbol.name] for symbol in derived(Shared).formulas["bytes.peak"].free_symbols}
     assert derived(Shared).formulas["bytes.peak"].xreplace(numbers).doit() > most_alive(Shared(40, 3, 3), torch.ones(30, 40))
+
+
+def planned(sizes, solve=None):
+    ledger = derived(Shared)
+    case = Case(ledger, ledger.formulas, lambda expr: expr, sizes, ledger.graph.assumptions)
+    return plan(case, Question(card("name=Tiny,fp32=1e12,memory=90000,bandwidth=1e11"), solve=solve), tried=False)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_plan_of_few_repetitions_needs_what_the_step_does(depth):
+    sizes = {"B": 30, "d": 40, "f": 3, "L": depth}
+    found = planned(sizes)
+    assert found.fit.need == most_alive(Shared(40, 3, depth), torch.ones(30, 40)) and found.demand.exact
+    assert found.solution is None and any("the largest B is not solved for" in note for note in found.notes)
+
+
+def test_a_size_is_not_solved_for_where_no_form_tells_the_peak():
+    with pytest.raises(SizeError, match="forms of the peak do not hold"):
+        planned({"d": 40, "f": 3, "L": 2}, "B")
+    deep = planned({"d": 40, "f": 3, "L": 5}, "B").solution.solved
+    peaks = [most_alive(Shared(40, 3, 5), torch.ones(batch, 40)) for batch in (deep.number, deep.number + 1)]
+    assert peaks[0] <= 90000 < peaks[1]

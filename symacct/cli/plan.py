@@ -124,8 +124,6 @@ def plan(target: str, form: str, **options: Any) -> int:
         from symacct.cli.searching import searched
 
         return searched(target, form, options)
-    from symacct.errors import SizeError
-    from symacct.limits import peak_told
     from symacct.plan.planning import plan as worked_out
     from symacct.report.answer import Answer
     from symacct.report.planned_json import as_json
@@ -141,8 +139,6 @@ def plan(target: str, form: str, **options: Any) -> int:
     found = worked_out(
         case, question, retrace, options["remedies"], divider(case, options, question.solve)
     )
-    if found.rank is None and not peak_told(ledger.graph, found.sizes):
-        raise SizeError(untold(found))
     ledger.checked({name: found.sizes[name] for name in ledger.graph.symbols if name in found.sizes})
     answer = Answer(ledger, relations, dict(found.sizes), True)
     roof = _roof(ledger, found, options["roofline"])
@@ -151,21 +147,6 @@ def plan(target: str, form: str, **options: Any) -> int:
     else:
         _print(found, answer, roof)
     return 0 if found.fit.fits else 1
-
-
-def untold(found: Plan) -> str:
-    """Why the peak is not told at the sizes of a plan; of a size that was solved for, what would not fit."""
-    solved = found.solution.solved if found.solution is not None else None
-    if solved is None or found.sizes[solved.size] != 1 or solved.next is None:
-        return (
-            "the forms of the peak do not hold at these sizes, where layers hardly repeat or a size is 1; make that "
-            "size a plain number in the model file"
-        )
-    size, after = solved.size, solved.next if solved.number is not None else 2
-    return (
-        f"no {size} from {after} on fits into this memory, and of {size} = 1 no form tells the peak; "
-        f"to know of {size} = 1, make it a plain number in the model file"
-    )
 
 
 def question_of(options: dict[str, Any]) -> Question:

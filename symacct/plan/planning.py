@@ -15,14 +15,14 @@ from symacct.graph import Assumption
 from symacct.parallel import Degrees, Rank
 from symacct.parallel import rank as share_of
 from symacct.parallel.torch_styles import TorchPlan, torch_plan
-from symacct.plan.fitting import ABOVE, BELOW, EXACT, Demand, Fit, Solution, demand, fit, solve
+from symacct.plan.fitting import ABOVE, BELOW, Demand, Fit, Solution, demand, fit, solve
 from symacct.plan.inference import Served, serve
 from symacct.plan.question import Case, Question, products_in
 from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent, stage_of
 from symacct.plan.remedies import Derive, Measured, Remedy, Step, remedies
 from symacct.plan.training import Training, train
 from symacct.plan.training_time import samples_of
-from symacct.smallest import holds_at
+from symacct.plan.untold import NO_SOLUTION, as_told, bounded, solvable
 from symacct.symbols import symbol
 
 Divide = Callable[..., Rank]
@@ -89,19 +89,22 @@ def plan(
         rank, question, fewest = _ranked(case, question, rank, wanted)
         case = replace(case, conditions=(*case.conditions, *rank.conditions)).at(**rank.numbers)
     solution = _solution(case, question, wanted, memory)
+    unsolved = rank is None and not solvable(ledger.graph, solution, case.sizes)
     case = _settled(case, solution)
-    found = fit(wanted, memory, case.sizes)
     links: tuple[Sent, ...] = ()
     if rank is not None:
         _check(rank, case.sizes)
-        wanted = demand_of(rank, case.under, stage_of(found.form))
-        said = _notes(case, question, wanted, rank)
-        if wanted.bound == EXACT and not holds_at(ledger.graph, {name: case.sizes[name] for name in ledger.graph.symbols}):
-            wanted, said = replace(wanted, bound=ABOVE), [*said, _FEW]
-        found = fit(wanted, memory, case.sizes)
+        forms = demand_of(rank, case.under, stage_of(fit(wanted, memory, case.sizes).form))
+        said = _notes(case, question, forms, rank)
+        wanted = bounded(forms, ledger.graph, case.sizes)
+        said += [_FEW] * (wanted.bound != forms.bound)
         links = sent(rank, case.under, case.sizes, question.card.link)
     else:
-        said = _notes(case, question, wanted, rank)
+        wanted, said = as_told(wanted, ledger.graph, case.sizes, solution), _notes(case, question, wanted, rank)
+    if unsolved and solution is not None:
+        said = [*said, NO_SOLUTION.format(solution.solved.size)]
+        solution = None
+    found = fit(wanted, memory, case.sizes)
 
     def measure(new: Ledger, degrees: Degrees | None = None) -> Measured:
         return _measured(case, question, new, divide, degrees)
@@ -227,10 +230,13 @@ def _measured(
     counted = sp.expand(times * case.under(found["flops.hardware"]))
     numbers = {} if rank is None else {**rank.numbers, **(case.sizes if degrees is None else {})}
     wanted = _demand(case, new, rank, question)
-    if rank is not None:
+    if rank is None:
+        wanted = as_told(wanted, new.graph, case.sizes)
+    else:
         sizes = {**case.sizes, **numbers}
         wanted = demand_of(rank, case.under, stage_of(fit(wanted, 0, sizes).form))
-    return Measured(wanted, counted, {name: numbers[name] for name in (rank.numbers if rank else ())})
+        wanted = bounded(wanted, new.graph, case.sizes)
+    return Measured(wanted, counted, {name: numbers[name] for name in (rank.numbers if rank else ())}, rank)
 
 
 def _solution(case: Case, question: Question, wanted: Demand, memory: int) -> Solution | None:

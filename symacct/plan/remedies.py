@@ -15,8 +15,9 @@ from symacct.errors import SymacctError
 from symacct.evaluation import evaluate
 from symacct.graph import Graph, total_over
 from symacct.parallel import Degrees, Rank, spelled
-from symacct.plan.fitting import EXACT, Demand, Fit, fit
+from symacct.plan.fitting import ABOVE, EXACT, Demand, Fit, fit
 from symacct.plan.question import Case
+from symacct.plan.ranks import fewest_ranks
 from symacct.plan.scores import fused, scores_of
 from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
@@ -30,11 +31,15 @@ _NODE = 8  # cards among which states are divided for an example, where no numbe
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a changed step needs on a card, the FLOPs that a card does in it, and the degrees' numbers."""
+    """What a changed step needs on a card, the FLOPs that a card does in it, and the degrees' numbers.
+
+    `rank` is a rank's share of it, where it is divided.
+    """
 
     demand: Demand
     flops: Expr
     numbers: Mapping[str, int]
+    rank: Rank | None = None
 
 
 Measure = Callable[[Ledger, Degrees | None], Measured]
@@ -201,6 +206,7 @@ def _sharded(step: Step) -> Iterator[Remedy]:
     if not now.fits and count is None:
         said = "what is kept for backward alone does not fit: no number of cards is enough at these sizes"
     elif not now.fits:
+        count = max(count or 1, 1 if wanted.bound == ABOVE else 2)
         said = f"at least {count:,} card{'s' * (count != 1)}; {said}"
     plain = Remedy("all states over n cards", _ALL, floor[-1], how=said)
     yield _among(step, plain, n, 3, None if now.fits else count)
@@ -209,14 +215,34 @@ def _sharded(step: Step) -> Iterator[Remedy]:
 def _among(step: Step, plain: Remedy, n: sp.Symbol, zero: int, count: int | None) -> Remedy:
     """A remedy with the peak of a rank of ZeRO's stage; without it where the step cannot be divided so."""
     number = step.cards if step.cards > 1 else max(count or _NODE, 2)
-    degrees = Degrees(data=number, zero=zero, micro_batches=step.micro_batches)
-    how = "; ".join(filter(None, (plain.how, f"--parallel {spelled(degrees)}")))
-    sizes = {n.name: number}
     try:
-        return _told(step, replace(plain, how=how), step.measure(step.case.ledger, degrees), sizes)
+        found = _divided(step, plain, n, zero, number)
+        if not count or found.peak is None or found.peak <= step.now.memory:
+            return found
+        enough = _enough(step, zero, number)
+        said = "no number of cards is proved enough" if enough is None else f"{enough:,} are enough"
+        return _divided(step, replace(plain, how=f"{plain.how}, and then {said}"), n, zero, enough or number)
     except SymacctError as error:
         why = f"no peak, for {str(error).splitlines()[0]}"
-        return replace(plain, how="; ".join(filter(None, (plain.how, why))), sizes=sizes)
+        return replace(plain, how=_joined(plain.how, why), sizes={n.name: number})
+
+
+def _divided(step: Step, plain: Remedy, n: sp.Symbol, zero: int, number: int) -> Remedy:
+    degrees = Degrees(data=number, zero=zero, micro_batches=step.micro_batches)
+    how = _joined(plain.how, f"--parallel {spelled(degrees)}")
+    return _told(step, replace(plain, how=how), step.measure(step.case.ledger, degrees), {n.name: number})
+
+
+def _enough(step: Step, zero: int, number: int) -> int | None:
+    """The fewest cards with which a rank's peak fits; None where no number of them is enough."""
+    degrees = Degrees(data=number, zero=zero, micro_batches=step.micro_batches)
+    new = step.measure(step.case.ledger, degrees)
+    assert new.rank is not None
+    return fewest_ranks(new.rank, new.demand, step.now.memory, {**step.case.sizes, **new.numbers}).number
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _counts(graph: Graph) -> Expr:

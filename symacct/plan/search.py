@@ -22,7 +22,7 @@ from symacct.plan.setting import Setting
 from symacct.plan.shares import Share, Way
 
 _CHUNK = 1 << 14  # rows whose arrays stay in cache
-BIG, BEATEN = "does not fit", "slower than one that needs no more memory"
+BIG, BEATEN = "does not fit", "no faster than one that needs no more memory"
 COLUMNS = ("dp", "t", "c", "e", "p", "v", "m", "B", "zero")
 
 

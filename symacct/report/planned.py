@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from sympy import Expr
-
 from symacct.evaluation import evaluate
 from symacct.plan.bound import bound
 from symacct.plan.fitting import ABOVE, BELOW, EXACT, Form, Solution
@@ -21,10 +19,9 @@ from symacct.report.bounding import bounded
 from symacct.report.divided import hops, links, styles
 from symacct.report.grids import Column, Grid, Page
 from symacct.report.numbers import flops, grouped, share, size
-from symacct.report.planned_formulas import bracketed, closed, limit_name, written
+from symacct.report.planned_formulas import bracketed, closed, limit_name, plainly, written
 from symacct.report.planned_time import serving, training
 from symacct.report.rates import rate
-from symacct.report.readable import text
 from symacct.report.summary import conditions, headline, sizes, totals
 
 _INDENT = 13
@@ -236,16 +233,17 @@ def _remedy(plan: Plan, remedy: Remedy, answer: Answer) -> Iterator[tuple[str, .
     if remedy.peak is not None:
         bound = {EXACT: "", BELOW: "≥ ", ABOVE: "≤ "}[remedy.bound]
         peak = f"{bound}{_short(remedy.peak)}"
-        saved = _short(max(0, int(plan.fit.need - remedy.peak)))
+        saved = _saved(int(plan.fit.need - remedy.peak), remedy.bound)
     yield remedy.name, formula, peak, saved
     if remedy.becomes is not None:
         yield "", _amounts(plan, remedy), "", ""
         if remedy.how:
             yield "", remedy.how, "", ""
     if remedy.more is not None:
-        more = flops(int(evaluate(remedy.more, plan.sizes)))
-        who = "" if plan.rank is None else " of a rank"
-        yield "", f"and {more} more a step{who}: {written(remedy.more, answer, _plain)}", "", ""
+        number = int(evaluate(remedy.more, plan.sizes))
+        who, way = "" if plan.rank is None else " of a rank", "more" if number >= 0 else "less"
+        formula = written(remedy.more if number >= 0 else -remedy.more, answer, plainly)
+        yield "", f"and {flops(abs(number))} {way} a step{who}: {formula}", "", ""
 
 
 def _amounts(plan: Plan, remedy: Remedy) -> str:
@@ -261,5 +259,10 @@ def _short(count: int) -> str:
     return size(count).partition(" (")[0]
 
 
-def _plain(expr: Expr, answer: Answer) -> str:
-    return text(answer.terms(expr))
+def _saved(count: int, bound: str) -> str:
+    """Bytes that a remedy takes off the peak, or adds to it; of a peak from above, no more than may be said."""
+    if count > 0:
+        return _short(count)
+    if bound == ABOVE:
+        return "none for sure"
+    return f"costs {_short(-count)}" if count else "nothing"

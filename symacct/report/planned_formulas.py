@@ -14,8 +14,10 @@ from symacct.report.answer import Answer
 from symacct.report.numbers import grouped
 from symacct.report.readable import text
 
+Spell = Callable[[Expr, Answer], str]
 
-def written(expr: Expr, answer: Answer, spell: Callable[[Expr, Answer], str] | None = None) -> str:
+
+def written(expr: Expr, answer: Answer, spell: Spell | None = None) -> str:
     """A formula in terms of N, or as `spell` has it; what numbers of ranks divide stands over a common
     divisor.
 
@@ -128,25 +130,32 @@ def limit_name(answer: Answer) -> str:
 def closed(inverse: Inverse, answer: Answer, limit: int) -> Iterator[str]:
     """`B ≤ (M - c)/b`, or the root of a quadratic with its coefficients; then what M is."""
     name, letter = inverse.size.name, limit_name(answer)
+    moves = inverse.size in answer.formulas["params.total"].free_symbols  # N would hide the size that is solved for
+    spell = plainly if moves else in_terms_of_n
     if inverse.a == 0:
-        room = f"({letter} - {bracketed(written(inverse.c, answer))})" if inverse.c != 0 else letter
-        under = _factor(inverse.b, inverse.size, 1, answer)
+        room = f"({letter} - {bracketed(written(inverse.c, answer, spell))})" if inverse.c != 0 else letter
+        under = _factor(inverse.b, inverse.size, 1, answer, spell)
         yield f"{name} ≤ {room}/{under if under.isalnum() else f'({under})'}"
     else:
         yield f"{name} ≤ (√(b² + 4·a·({letter} - c)) - b)/(2·a)"
         for key, part, power in (("a", inverse.a, 2), ("b", inverse.b, 1)):
-            yield f"{key} = {_factor(part, inverse.size, power, answer)}"
-        yield f"c = {written(inverse.c, answer)}"
+            yield f"{key} = {_factor(part, inverse.size, power, answer, spell)}"
+        yield f"c = {written(inverse.c, answer, spell)}"
     yield f"{letter} = {grouped(limit)} B"
 
 
-def _factor(expr: Expr, size: sp.Symbol, power: int, answer: Answer) -> str:
+def plainly(expr: Expr, answer: Answer) -> str:
+    """A formula in the model's own sizes."""
+    return text(answer.terms(expr))
+
+
+def _factor(expr: Expr, size: sp.Symbol, power: int, answer: Answer, otherwise: Spell) -> str:
     """What a power of a size is multiplied by, collected as the product of both would be."""
 
     def spell(part: Expr, answer: Answer) -> str:
         terms = answer.terms(sp.expand(part * size**power))
         if any((size, power) not in term.factors for term in terms) or len(terms) > 1:
-            return in_terms_of_n(part, answer)
+            return otherwise(part, answer)
         bare = (replace(term, factors=tuple(f for f in term.factors if f != (size, power))) for term in terms)
         return text(bare)
 
