@@ -10,29 +10,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
-from math import comb
+from math import comb, lcm
 
 import sympy as sp
 from sympy import Expr
 
 Row = Mapping[sp.Symbol, int]
+Number = int | Fraction
+_PARTS = 64  # the finest denominator of a monomial's coefficient; one size may divide it too
 _FINEST = 4  # the denominators of an affine form; finer ones are met by chance
 
 
-def lift(rows: Sequence[Row], values: Sequence[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+def lift(rows: Sequence[Row], values: Sequence[Number | float], symbols: Sequence[sp.Symbol]) -> Expr | None:
     """The simplest expression in `symbols` with these values at these rows; None when there is none.
 
     `rows[i]` gives each symbol a number at the i-th observation. Rows that repeat add nothing.
     """
-    seen: dict[tuple[int, ...], int] = {}
+    seen: dict[tuple[int, ...], Number | float] = {}
     for row, value in zip(rows, values, strict=True):
-        key = tuple(row[s] for s in symbols)
+        key = tuple(int(row[s]) for s in symbols)
         if seen.setdefault(key, value) != value:
             return None
     points = _spread(seen, symbols)
-    targets = [seen[point] for point in points]
-    if len(set(targets)) == 1:
-        return sp.Integer(targets[0]) if _tells([(0,) * len(symbols)], points) else None
+    values = [seen[point] for point in points]
+    if len(set(values)) == 1:
+        return sp.Integer(values[0]) if _tells([(0,) * len(symbols)], points) else None
+    targets = [value if isinstance(value, int) else Fraction(value) for value in values]  # a scale is a float
+    if any(t.denominator > _PARTS * max(map(max, points)) for t in targets):
+        return None
     found = _monomial(points, targets, symbols)
     if found is None and not all(s.is_positive for s in symbols):
         found = _in_indices(points, targets, symbols)
@@ -45,7 +50,7 @@ def observed(seen: Iterable[tuple[int, Mapping[str, int]]], symbols: Iterable[sp
     return ", ".join(f"{value} ({', '.join(f'{name} = {row[name]}' for name in names if name in row)})" for value, row in seen)
 
 
-def _spread(seen: Mapping[tuple[int, ...], int], symbols: Sequence[sp.Symbol]) -> list[tuple[int, ...]]:
+def _spread(seen: Mapping[tuple[int, ...], Number | float], symbols: Sequence[sp.Symbol]) -> list[tuple[int, ...]]:
     """The points, those that differ in sizes first: iterations of one run rarely refute a candidate."""
     met: dict[tuple[int, ...], int] = {}
     order: list[tuple[int, int, tuple[int, ...]]] = []
@@ -76,11 +81,18 @@ def _exponents(count: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def _value(powers: tuple[int, ...], point: tuple[int, ...]) -> Fraction:
-    value = Fraction(1)
+    above, below = 1, 1
     for power, base in zip(powers, point, strict=True):
-        if power:
-            value *= Fraction(base) ** power
-    return value
+        if power > 0:
+            above *= base**power
+        elif power:
+            below *= base**-power
+    return Fraction(above, below)
+
+
+def _columns(basis: Sequence[tuple[int, ...]], points: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """The values of monomials without divisors at the points."""
+    return [[int(_value(powers, point)) for point in points] for powers in basis]
 
 
 def _expression(powers: tuple[int, ...], symbols: Sequence[sp.Symbol]) -> Expr:
@@ -99,7 +111,7 @@ def _enough(points: list[tuple[int, ...]], used: Sequence[tuple[int, ...]]) -> b
     return _tells(used, points) and distinct >= len(used) + 1 + len(str(rivals))
 
 
-def _monomial(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+def _monomial(points: list[tuple[int, ...]], targets: list[Number], symbols: Sequence[sp.Symbol]) -> Expr | None:
     divisors = [i for i in range(len(symbols)) if all(point[i] for point in points)]
     pivot = next(k for k, target in enumerate(targets) if target)  # not all are 0: that is a constant
     for powers in _exponents(len(symbols), 4):
@@ -109,14 +121,14 @@ def _monomial(points: list[tuple[int, ...]], targets: list[int], symbols: Sequen
             if not unit:  # a power of an index that is 0 here
                 continue
             ratio = Fraction(targets[pivot]) / unit
-            if ratio.denominator <= 64 and all(t == ratio * _value(trial, p) for t, p in zip(targets, points, strict=True)):
+            if ratio.denominator <= _PARTS and all(t == ratio * _value(trial, p) for t, p in zip(targets, points, strict=True)):
                 if not _enough(points, [trial]):
                     return None
                 return sp.Rational(ratio.numerator, ratio.denominator) * _expression(trial, symbols)
     return None
 
 
-def _in_indices(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+def _in_indices(points: list[tuple[int, ...]], targets: list[Number], symbols: Sequence[sp.Symbol]) -> Expr | None:
     """Affine in the loop indices within each run, with coefficients that are expressions in the sizes."""
     loops = [k for k, s in enumerate(symbols) if not s.is_positive]
     sizes = [k for k, s in enumerate(symbols) if s.is_positive]
@@ -126,7 +138,7 @@ def _in_indices(points: list[tuple[int, ...]], targets: list[int], symbols: Sequ
     rows: list[Row] = []
     coefficients: list[list[Fraction]] = []
     for run, numbers in runs.items():
-        columns = [[Fraction(1)] * len(numbers), *([Fraction(points[n][k]) for n in numbers] for k in loops)]
+        columns = [[1] * len(numbers), *([points[n][k] for n in numbers] for k in loops)]
         solved = _solve(columns, [targets[n] for n in numbers])
         if solved is not None:
             rows.append({symbols[k]: value for k, value in zip(sizes, run, strict=True)})
@@ -151,12 +163,12 @@ def _lifted(rows: Sequence[Row], values: Sequence[Fraction]) -> Expr | None:
     return lift(rows, [int(v) for v in values], sorted(rows[0], key=str))
 
 
-def _sum(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+def _sum(points: list[tuple[int, ...]], targets: list[Number], symbols: Sequence[sp.Symbol]) -> Expr | None:
     for terms, degree in ((2, 1), (3, 1), (2, 2), (2, 3), (3, 2)):
         basis = _exponents(len(symbols), degree)
         if (len(basis) > 40 and terms > 2) or len(basis) > 130 or len(points) < terms + 2:
             continue
-        columns = [[_value(powers, point) for point in points] for powers in basis]
+        columns = _columns(basis, points)
         for chosen in combinations(range(len(basis)), terms):
             solved = _solve([columns[c] for c in chosen], targets)
             if solved is not None and all(c and c.denominator <= 2 for c in solved):
@@ -166,14 +178,14 @@ def _sum(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp
     return _affine(points, targets, symbols) or _shared(points, targets, symbols)
 
 
-def _shared(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+def _shared(points: list[tuple[int, ...]], targets: list[Number], symbols: Sequence[sp.Symbol]) -> Expr | None:
     """A sum of two terms over one size, such as `d + 2·d·h_kv/h` for queries, keys and values in one tensor."""
     for k, size in enumerate(symbols):
         if not size.is_positive or len({point[k] for point in points}) < 2:
             continue
         whole = [target * point[k] for target, point in zip(targets, points, strict=True)]
         basis = _exponents(len(symbols), 2)
-        columns = [[_value(powers, point) for point in points] for powers in basis]
+        columns = _columns(basis, points)
         for chosen in combinations(range(len(basis)), 2) if len(basis) <= 130 else ():
             solved = _solve([columns[c] for c in chosen], whole)
             if solved is None or not all(c and c.denominator == 1 for c in solved):
@@ -185,12 +197,12 @@ def _shared(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence
     return None
 
 
-def _affine(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence[sp.Symbol]) -> Expr | None:
+def _affine(points: list[tuple[int, ...]], targets: list[Number], symbols: Sequence[sp.Symbol]) -> Expr | None:
     """A full affine form, when there are points enough to tell it in the symbols that it uses: a plane meets any three."""
     basis = _exponents(len(symbols), 1)
     if len(points) < len(basis) + 2:
         return None
-    solved = _solve([[_value(powers, point) for point in points] for powers in basis], targets)
+    solved = _solve(_columns(basis, points), targets)
     if solved is None or not all(c.denominator <= _FINEST for c in solved):
         return None
     terms = [(c, powers) for c, powers in zip(solved, basis, strict=True) if c]
@@ -199,21 +211,41 @@ def _affine(points: list[tuple[int, ...]], targets: list[int], symbols: Sequence
     return sp.Add(*(sp.Rational(c.numerator, c.denominator) * _expression(powers, symbols) for c, powers in terms))
 
 
-def _solve(columns: list[list[Fraction]], targets: list[int]) -> list[Fraction] | None:
+def _solve(columns: list[list[int]], targets: list[Number]) -> list[Fraction] | None:
     """Coefficients with Σ cⱼ·columnⱼ = targets at every point, by exact elimination; None if there are none or many."""
     width = len(columns)
-    rows = [[*(column[i] for column in columns), Fraction(target)] for i, target in enumerate(targets)]
-    for pivot in range(width):
-        found = next((r for r in range(pivot, len(rows)) if rows[r][pivot]), None)
-        if found is None:
-            return None
-        rows[pivot], rows[found] = rows[found], rows[pivot]
-        lead = rows[pivot][pivot]
-        rows[pivot] = [a / lead for a in rows[pivot]]
-        for r, row in enumerate(rows):
-            if r != pivot and row[pivot]:
-                factor = row[pivot]
-                rows[r] = [a - factor * b for a, b in zip(row, rows[pivot], strict=True)]
-    if any(row[-1] for row in rows[width:]):
+    solved = _through(columns, targets)
+    if solved is None:
         return None
-    return [rows[j][-1] for j in range(width)]
+    scale = lcm(*(c.denominator for c in solved))
+    whole = [int(c * scale) for c in solved]
+    for i, target in enumerate(targets):
+        if sum(whole[j] * columns[j][i] for j in range(width)) != scale * target:
+            return None
+    return solved
+
+
+def _through(columns: list[list[int]], targets: list[Number]) -> list[Fraction] | None:
+    """The one solution through the first points that leave no other, without fractions until the end."""
+    width = len(columns)
+    reduced: list[tuple[int, list[Number]]] = []
+    for i, target in enumerate(targets):
+        row = [*(column[i] for column in columns), target]
+        for place, known in reduced:
+            if row[place]:
+                mine, other = known[place], row[place]
+                row = [mine * a - other * b for a, b in zip(row, known, strict=True)]
+        free = next((k for k in range(width) if row[k]), None)
+        if free is not None:
+            reduced.append((free, row))
+        elif row[-1]:
+            return None
+        if len(reduced) == width:
+            break
+    else:
+        return None
+    solved = [Fraction(0)] * width
+    for place, row in reversed(reduced):
+        rest = row[-1] - sum(a * c for a, c in zip(row, solved, strict=False) if a and c)
+        solved[place] = Fraction(rest, row[place])
+    return solved

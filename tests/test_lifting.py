@@ -71,3 +71,11 @@ def test_a_run_far_from_the_examples_tells_what_comparisons_with_a_number_hide(s
     made = symacct.derive(model=model, inputs=lambda B, d: torch.ones(B, d), dims={"B": 8, "d": 16}, device="cpu")
     assert any("hold near the sizes that were run (B = 8)" in remark for remark in made.graph.remarks) is told
     assert any("B was pinned" in remark for remark in made.graph.remarks)
+
+
+def test_numbers_with_fractions_are_lifted_where_they_are_exact():
+    """1/d at powers of two, and d/4 + f/2, are exact as floats; 1/√d is not at most, and no expression of sizes."""
+    rows = [{d: x, f: y} for x, y in ((4, 6), (8, 10), (16, 2), (2, 12), (32, 22), (64, 8))]
+    assert lift(rows, [1 / row[d] for row in rows], [d, f]) == 1 / d
+    assert lift(rows, [row[d] / 2 + row[f] for row in rows], [d, f]) == d / 2 + f
+    assert lift(rows, [row[d] ** -0.5 for row in rows], [d, f]) is None
