@@ -3,8 +3,9 @@ is false for one size, compared with the formulas.
 
 Sizes of the inputs are tried one by one, and so is any other that is asked about as 1. Where others are open 1 is tried
 for all at once: a size of 1 mostly makes views of copies, so what differs at one of them differs there too, and then
-halves of them are tried. A run costs as much as one of the derivation, so they are made when a graph is asked about such
-sizes, and only those that concern them; to be stored, all of them.
+halves of them are tried. Two sizes of 1 may do together what neither does alone: a clone of what is expanded over heads
+is none where all heads share one and the batch is one. A run costs as much as one of the derivation, so they are made
+when a graph is asked about such sizes, and only those that concern them; to be stored, all of one and of two sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import combinations, islice
+from types import MappingProxyType
 from typing import Any
 
 import sympy as sp
@@ -33,6 +35,7 @@ from symacct.tracing.trials import Trials, lives
 
 _SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 2, 10
 _WINNERS = 2
+NOTHING: Mapping[str, sp.Expr] = MappingProxyType({})
 _TRIES = 6  # points, at some of which a model may refuse to run
 _SPANS = ((3, 9), (2, 5), (3, 60))  # of the sizes of points: a peak lies elsewhere in small models than in large ones
 
@@ -83,7 +86,8 @@ class Limits(Sequence[Limit]):
     @cached_property
     def _all(self) -> tuple[Limit, ...]:
         each = [limit for name in self._free for limit in self._of_size(name, 1)]
-        return _merged([*self.possible({}), *each])
+        both = [limit for pair in combinations(self._free, 2) for limit in self._of_together(dict.fromkeys(pair, 1))]
+        return _merged([*self.possible({}), *each, *both])
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
         """Those limits that these sizes meet."""
@@ -104,8 +108,11 @@ class Limits(Sequence[Limit]):
         for name in set(self._free) - set(self._alone):
             found += self._of_size(name, 1) if sizes.get(name) == 1 else []
         special = [name for name in self._free if any(may(name, number) for number in self._numbers_of(name))]
-        if len(special) > 1 or set(special) - set(self._alone):
+        known = {name: sizes[name] for name in special if name in sizes}
+        if len(special) > len(known) and (len(special) > 1 or set(special) - set(self._alone)):
             found += self._of_others()
+        if len(known) > 1:
+            found += self._of_together(known)
         if any(one not in sizes or may(other, sizes[one]) for one, other in self._pairs):
             found += self._of_pairs()
         return _merged(found)
@@ -139,6 +146,18 @@ class Limits(Sequence[Limit]):
     def _of_others(self) -> list[Limit]:
         """Those of sizes at which the formulas hold by themselves."""
         return self._once("others", lambda: self._among([n for n in self._free if n not in self._alone or not self._of_size(n, 1)]))
+
+    def _of_together(self, fixed: Mapping[str, int]) -> list[Limit]:
+        """Those of several sizes together, beyond what one of them alone adds."""
+        alone = [limit for name, number in fixed.items() for limit in self._of_size(name, number)]
+        told = {key: [limit.more for limit in alone if limit.key == key] for key in LIMITED}
+        keys = [key for key, more in told.items() if len(more) < 2 and None not in more]  # of others only a run tells
+        added = {key: more[0] for key, more in told.items() if key in keys and more}
+        together = sp.Eq(sp.Max(*(symbol(name) - number + 1 for name, number in fixed.items())), 1, evaluate=False)
+        return self._once(
+            tuple(sorted(fixed.items())),
+            lambda: [Limit(key, together, None) for key in self._differing(fixed, keys, added=added)] if keys else [],
+        )
 
     def _of_pairs(self) -> list[Limit]:
         return self._once("pairs", self._equal_pairs)
@@ -184,14 +203,17 @@ class Limits(Sequence[Limit]):
                     found |= {s.name: 1 for s in a.right.free_symbols if s.name not in self.depths}
         return found
 
-    def _differing(self, fixed: Mapping[str, int], keys: Iterable[str] = LIMITED, few: int = _FEW) -> list[str]:
+    def _differing(
+        self, fixed: Mapping[str, int], keys: Iterable[str] = LIMITED, few: int = _FEW, added: Mapping[str, sp.Expr] = NOTHING
+    ) -> list[str]:
         """Those of the keys whose formulas are not right in runs with these sizes: in one if storages are born, kept
-        and freed there as elsewhere, else in one of a few, for a peak may lie at many places."""
+        and freed there as elsewhere, else in one of a few, for a peak may lie at many places. `added` to a formula is right."""
         found: set[str] = set()
         keys, tried = set(keys), 0
         for point in islice(self._points(fixed), _TRIES):
             try:
-                found |= {key for key, lacking in self.lacking(point, keys).items() if lacking}
+                more = {key: expr.xreplace(_numbers(point)) for key, expr in added.items()}
+                found |= {key for key, lacking in self.lacking(point, keys).items() if lacking != more.get(key, 0)}
             except SymacctError:  # the model's own code refuses these sizes
                 continue
             tried += 1
