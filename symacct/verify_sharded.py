@@ -146,18 +146,22 @@ class _Parameter:
 def _parameters(
     model: nn.Module, graph: Graph, point: Mapping[str, int], units: Sequence[Unit]
 ) -> dict[str, _Parameter]:
-    shapes = {
-        step.node.label: step.outputs[0][0]
-        for step in unfold(graph, point)
-        if step.node.op == "parameter" and step.outputs
-    }
+    shapes: dict[str, list[tuple[int, ...]]] = {}  # several where layers of some kinds alternate
+    for step in unfold(graph, point):
+        if step.node.op == "parameter" and step.outputs:
+            shapes.setdefault(step.node.label, []).append(step.outputs[0][0])
     numbers = numbers_of(point)
     calls = {label: int((unit.calls / unit.count).xreplace(numbers)) for unit in units for label in unit.labels}
     labels = {name: label_of(name, shapes) for name, _ in model.named_parameters()}
     return {
-        name: _Parameter(shapes[labels[name]], p.element_size(), calls.get(labels[name], 0))
+        name: _Parameter(_nearest(shapes[labels[name]], p), p.element_size(), calls.get(labels[name], 0))
         for name, p in model.named_parameters()
     }
+
+
+def _nearest(shapes: Sequence[tuple[int, ...]], p: nn.Parameter) -> tuple[int, ...]:
+    """The shape that is foretold for a parameter, of those of its label."""
+    return tuple(p.shape) if tuple(p.shape) in shapes else shapes[0]
 
 
 @dataclass

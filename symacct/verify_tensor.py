@@ -65,6 +65,9 @@ def tensor_checks(
         cut = needed_in_parts(local, t)
         if later := [label for label, plain in cut.items() if not plain]:
             raise Unsupported(_LATER.format(", ".join(later)))
+        shapes = Counter(label for label, _ in {(p.node.label, p.node.outputs[0].shape) for p in graph.sources("parameter")})
+        if unlike := [label for label in {**plan.whole, **plan.params} if shapes[label] > 1]:
+            raise Unsupported(f"{', '.join(unlike)} names weights of layers of several kinds, which no style tells apart")
         single = {"B": 1} if cut and "B" in source.dims else {}
         if single:
             found.notes[_SINGLE.format(", ".join(sorted(cut)))] = None

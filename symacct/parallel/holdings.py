@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import sympy as sp
@@ -11,6 +12,7 @@ from symacct.account import saved_bytes
 from symacct.errors import Unsupported
 from symacct.graph import Graph, Loop, Placed, total_over
 from symacct.parallel.layout import GRADIENT
+from symacct.symbols import symbol
 
 BEFORE, INSIDE, AFTER = "before", "inside", "after"
 _FORWARD = ("forward", "loss")
@@ -42,14 +44,28 @@ class Holding:
 
 def holdings(graph: Graph) -> tuple[Holding, ...]:
     """Every parameter of the graph."""
-    grads: dict[str, list[Placed]] = {}
-    for place in graph.sources("gradient"):
-        grads.setdefault(place.node.label, []).append(place)
-    states: dict[str, list[Placed]] = {}
-    for place in graph.sources("state"):
-        states.setdefault(place.node.label.rpartition(".")[0], []).append(place)
+    params = list(graph.sources("parameter"))
+    grads = _owned(params, graph.sources("gradient"), lambda label: label)
+    states = _owned(params, graph.sources("state"), lambda label: label.rpartition(".")[0])
     depths, places = {loop.size for loop in layered_loops(graph)}, _places(graph)
-    return tuple(_holding(graph, place, grads, states, depths, places) for place in graph.sources("parameter"))
+    return tuple(_holding(graph, place, grads, states, depths, places) for place in params)
+
+
+def _owned(params: list[Placed], made: Iterable[Placed], owner: Callable[[str], str]) -> dict[str, list[Placed]]:
+    """Gradients or state by the parameter's value. Layers of several kinds in turn have parameters of one label: their
+    gradients come in the order of the parameters, and have their shapes.
+    """
+    alike: dict[tuple[str, tuple[Expr, ...]], list[Placed]] = {}
+    for place in made:
+        alike.setdefault((place.node.label, place.node.outputs[0].shape), []).append(place)
+    found: dict[str, list[Placed]] = {}
+    for (label, shape), places in alike.items():
+        mine = [p.node.outputs[0] for p in params if p.node.label == owner(label)]
+        mine = [tensor for tensor in mine if tensor.shape == shape] or mine
+        each = -(-len(places) // max(len(mine), 1))
+        for number, place in enumerate(places if mine else ()):
+            found.setdefault(mine[number // each].value, []).append(place)
+    return found
 
 
 def _holding(
@@ -61,7 +77,7 @@ def _holding(
     inner = tuple(loop for loop in place.loops if loop.size not in depths)
     return Holding(
         label, where, *_of_expert(graph, place), _over(tensor.numel, place), _over(tensor.bytes, place),
-        *_gradients(grads.get(label, [])), *_states(states.get(label, [])),
+        *_gradients(grads.get(tensor.value, [])), *_states(states.get(tensor.value, [])),
         sp.expand(total_over(tensor.bytes, inner)),
     )
 
@@ -95,6 +111,13 @@ def depth_of(graph: Graph) -> str:
     """The size that repeats the layers: that of the forward pass's outermost region; empty where nothing repeats."""
     sizes = [loop.size for loop in layered_loops(graph)]
     return sizes[0] if sizes else ""
+
+
+def period_of(graph: Graph) -> int:
+    """After how many layers their kinds come again."""
+    depth = symbol(depth_of(graph))
+    parts = [loop.count.coeff(depth) for loop in layered_loops(graph) if loop.size == depth.name]
+    return int(sp.ilcm(1, *(part.q for part in parts if part.is_Rational)))
 
 
 def layered_loops(graph: Graph) -> list[Loop]:

@@ -113,7 +113,7 @@ class _Proposer(Sharder):
 
     def _restore(self, state: tuple[Any, ...]) -> None:
         super()._restore(state)
-        self.layouts.update((self.param_of[label].value, part) for label, part in self.decided.items())
+        self.layouts.update((value, self.decided[label]) for value, label in self.label_of.items() if label in self.decided)
 
     def _node(self, node: Node) -> None:
         arguments = dict(node.arguments)
@@ -226,9 +226,10 @@ class _Proposer(Sharder):
             self.indivisible[label] = why
             return
         self.decided[label], self.styles[label] = part, style
-        self.layouts[param.value] = part
+        twins = {value for value, other in self.label_of.items() if other == label}  # layers of other kinds have them too
+        self.layouts.update(dict.fromkeys(twins, part))
         for value, options in self.options.items():
-            if self.tensors[value].storage == param.storage and value != param.value and dim in options:
+            if self.tensors[value].storage in twins and value not in twins and dim in options:
                 self.layouts[value] = replace(options[dim], outer=part.outer, pieces=part.pieces)
 
     @staticmethod

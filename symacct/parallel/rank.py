@@ -27,6 +27,7 @@ from symacct.parallel.holdings import (
     holdings,
     kept_by_place,
     one_tower,
+    period_of,
     stands,
 )
 from symacct.parallel.own_experts import of_own_experts
@@ -316,14 +317,14 @@ def _undivided(
     graph: Graph, held: tuple[Holding, ...], degrees: Degrees, stage: Stage, p: Expr, experts: bool
 ) -> tuple[States, Gathers]:
     """What the data-parallel ranks of a stage sum and gather. Spread experts are apart."""
-    rows = {h.label: (h, _part(h, stage, degrees, p)) for h in held if (h.expert and degrees.experts > 1) == experts}
-    params, grads, state = (sp.expand(sp.Add(*(part * getattr(h, kind) for h, part in rows.values()))) for kind in ("param", "summed", "state"))
-    units = [unit for unit in units_of(graph) if unit.labels & rows.keys()]
+    rows = [(h, _part(h, stage, degrees, p)) for h in held if (h.expert and degrees.experts > 1) == experts]
+    params, grads, state = (sp.expand(sp.Add(*(part * getattr(h, kind) for h, part in rows))) for kind in ("param", "summed", "state"))
+    units = [unit for unit in units_of(graph) if unit.labels & {h.label for h, _ in rows}]
     once = {label: unit.calls / unit.count for unit in units for label in unit.labels}
-    called = sp.Add(*(part * h.param * once[label] for label, (h, part) in rows.items() if label in once))
-    rest = sp.Add(*(part * h.param for label, (h, part) in rows.items() if label not in once))
+    called = sp.Add(*(part * h.param * once[h.label] for h, part in rows if h.label in once))
+    rest = sp.Add(*(part * h.param for h, part in rows if h.label not in once))
     count, calls = (sp.expand(sp.Add(*(getattr(unit, of) for unit in units)) * stage.layers) for of in ("count", "calls"))
-    each = sp.Add(*(part * h.param for label, (h, part) in rows.items() if label in once))
+    each = sp.Add(*(part * h.param for h, part in rows if h.label in once))
     first = stage.under_way if degrees.stages > 1 else None
     return States(params, grads, state), Gathers(count, calls, sp.expand(called), sp.expand(rest), sp.expand(each), first)
 
@@ -333,6 +334,8 @@ def _more_conditions(graph: Graph, degrees: Degrees, names: Names) -> list[Assum
     if degrees.stages > 1:
         parts = names.of["pp"] * (names.of["v"] if degrees.interleave > 1 else 1)
         found.append(Assumption("divides", symbol(depth_of(graph)), parts, ""))
+        if (period := period_of(graph)) > 1:  # else stages are not alike
+            found.append(Assumption("divides", symbol(depth_of(graph)), period * parts, ""))
     if degrees.experts > 1:
         found.append(Assumption("divides", symbol("E"), names.of["ep"], ""))
     return found

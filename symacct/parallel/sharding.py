@@ -64,6 +64,9 @@ class Sharder:
         self.maker = {out.value: p.node for p in self.graph.placed() for out in p.node.outputs}
         self.tables: dict[str, str] = {p.node.module: ref.value for p in self.graph.ops if p.node.op == "aten.embedding" for k, ref in p.node.arguments if k == "weight"}
         self.param_of = {p.node.label: p.node.outputs[0] for p in self.graph.sources("parameter")}
+        self.shapes_of: dict[str, set[tuple[Expr, ...]]] = {}  # several where layers of some kinds alternate
+        for p in self.graph.sources("parameter"):
+            self.shapes_of.setdefault(p.node.label, set()).add(p.node.outputs[0].shape)
         gradients = [p.node for p in self.graph.sources("gradient")]
         self.added_to = {out.value: node.label for node in gradients for out in node.outputs if out.storage == out.value}
         self.where = {p.node.name: (p.node.phase, tuple(id(loop) for loop in p.loops)) for p in self.graph.placed()}
@@ -191,8 +194,7 @@ class Sharder:
             layout = self.division.caches.get(node.label, WHOLE) if out.storage == out.value else self.layouts.get(out.storage, WHOLE)
         elif node.op in ("state", "gradient"):
             owner = node.label if node.op == "gradient" else node.label.rpartition(".")[0]
-            param = self.param_of.get(owner)
-            if param is not None and param.shape == out.shape:
+            if out.shape in self.shapes_of.get(owner, ()):
                 layout = self.held(owner)
             if node.op == "gradient" and out.value not in self.added_to:
                 self._gradient(node, out, layout)
@@ -218,7 +220,7 @@ class Sharder:
         label = self.added_to.get(storage)
         if label is None or node.phase != "backward" or not node.op.endswith("_"):
             return ""
-        layout = self.held(label) if self.param_of[label].shape == self.tensors[storage].shape else WHOLE
+        layout = self.held(label) if self.tensors[storage].shape in self.shapes_of[label] else WHOLE
         self.layouts[storage] = layout
         added = [self.layouts.get(ref.value, WHOLE) for ref in node.refs if self.tensors[ref.value].storage != storage]
         if isinstance(layout, Part) and not all(isinstance(other, Part) for other in added):

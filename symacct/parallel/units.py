@@ -67,14 +67,14 @@ def _read_in(graph: Graph, loop: Loop, params: Mapping[str, Placed]) -> set[str]
 
 
 def _reads(graph: Graph, params: Mapping[str, Placed]) -> dict[str, Expr]:
-    """How often a forward pass reads each parameter."""
+    """How often a forward pass reads each parameter, by its value; a view reads nothing yet."""
     roots = {name: tensor.storage for name, tensor in graph.tensors().items()}
     found: dict[str, Expr] = {}
     for place in graph.ops:
         if place.node.phase in _FORWARD:
-            for root in {roots[ref.value] for ref in place.node.refs} & set(params):
-                label = params[root].node.label
-                found[label] = found.get(label, sp.Integer(0)) + place.times
+            made = {out.storage for out in place.node.outputs}
+            for root in ({roots[ref.value] for ref in place.node.refs} & set(params)) - made:
+                found[root] = found.get(root, sp.Integer(0)) + place.times
     return found
 
 
@@ -99,7 +99,7 @@ def _layer(graph: Graph, prefixes: set[str], labels: set[str], reads: Mapping[st
             own = place.loops[0].count if place.loops else sp.Integer(1)
             counts[key] = counts.get(key, sp.Integer(0)) + own
             inner = sp.Mul(*(loop.count for loop in place.loops[1:]))
-            calls[key] = calls.get(key, sp.Integer(0)) + reads.get(label, own) / inner
+            calls[key] = calls.get(key, sp.Integer(0)) + reads.get(place.node.outputs[0].storage, own) / inner
     example = {symbol(name): sp.Integer(info.traced_at) for name, info in graph.symbols.items()}
     most = max((int(counts[k].xreplace(example)) for k in counts), default=0)
     full = [k for k in sorted(counts) if int(counts[k].xreplace(example)) == most]
@@ -129,19 +129,18 @@ def _shared(graph: Graph, params: Mapping[str, Placed], reads: Mapping[str, Expr
     layers = {id(loop) for loop in layered_loops(graph)}
     for item in graph.items:
         if isinstance(item, Loop) and id(item) not in layers and item.size not in steps:
-            mine = [params[s].node.label for s in _read_in(graph, item, params) if s not in outside]
+            mine = {s: params[s].node.label for s in _read_in(graph, item, params) if s not in outside}
             if mine:
-                least = min(mine, key=lambda label: (len(str(reads[label])), label))
-                yield Unit(frozenset(mine), (), sp.Integer(1), sp.expand(reads[least]))
+                least = min(mine, key=lambda s: (len(str(reads[s])), mine[s]))
+                yield Unit(frozenset(mine.values()), (), sp.Integer(1), sp.expand(reads[least]))
 
 
 def layer_bytes(graph: Graph, units: Iterable[Unit]) -> list[dict[str, Expr]]:
-    """Bytes of each parameter of one unit, by label."""
-    size = {
-        p.node.label: total_over(sp.expand(p.node.outputs[0].bytes), p.loops[1:])
-        for p in graph.sources("parameter")
-    }
-    return [{label: sp.expand(size[label]) for label in unit.labels} for unit in units]
+    """Bytes of each parameter of one unit, by label; of layers of several kinds the most."""
+    size: dict[str, list[Expr]] = {}
+    for p in graph.sources("parameter"):
+        size.setdefault(p.node.label, []).append(total_over(sp.expand(p.node.outputs[0].bytes), p.loops[1:]))
+    return [{label: largest(size[label]) for label in unit.labels} for unit in units]
 
 
 def largest(sizes: Iterable[Expr]) -> Expr:
@@ -159,15 +158,15 @@ def gathered(graph: Graph, mine: Iterable[tuple[Holding, Expr]], e: Expr, degree
     if degrees.zero < 2 or degrees.data * degrees.context == 1:
         return sp.Integer(0)
     spread = lambda h, size: size / e if h.expert else size  # noqa: E731
-    here, units = {h.label: (h, part) for h, part in mine}, units_of(graph)
-    sizes = layer_bytes(graph, units)
+    here, units = list(mine), units_of(graph)
+    sizes, owner = layer_bytes(graph, units), {h.label: h for h, _ in here}
     inside = {label for unit in sizes for label in unit}
-    rest = sp.Add(*(spread(h, h.param) for label, (h, _) in here.items() if label not in inside))
+    rest = sp.Add(*(spread(h, h.param) for h, _ in here if h.label not in inside))
     if degrees.stages > 1 and degrees.zero == 3:
-        whole = (spread(h, part * h.param) for label, (h, part) in here.items() if label in inside)
+        whole = (spread(h, part * h.param) for h, part in here if h.label in inside)
         return gathered_on_stage(sp.Add(*whole), rest)
     layer = largest(
-        sp.Add(*(spread(here[label][0], size) for label, size in unit.items() if label in here))
+        sp.Add(*(spread(owner[label], size) for label, size in unit.items() if label in owner))
         for unit in sizes
     )
     if degrees.zero == 2:

@@ -158,7 +158,8 @@ def _forbidden(share: Share, columns: Arrays, batch: str, reasons: list[str]) ->
     if not share.layers:
         because(p > 1, "its layers cannot be cut into stages")
     else:
-        because(share.layers % p != 0, f"the stages do not divide {share.layers} layers")
+        what = "layers" if share.layers == share.depth else "groups of layers"
+        because(share.layers % p != 0, f"the stages do not divide {share.layers} {what}")
     if share.experts:
         because(share.experts % e != 0, f"the ranks of experts do not divide {share.experts} experts")
     because(m < p, "fewer micro-batches than stages leave some without work")

@@ -29,6 +29,7 @@ from symacct.parallel.holdings import (
     holdings,
     kept_by_place,
     one_tower,
+    period_of,
     stands,
 )
 from symacct.parallel.peak import Peaks
@@ -83,8 +84,8 @@ class Share:
     them; `gathering` what FSDP does; `kept` bytes a pass by place; `flops` (hardware) a pass by place; `sent`
     bytes by ring by axis, place and whether a step sends them once rather than in each pass; `routed` the
     payload of what a pass sends to experts and back; `handed` bytes between stages, `tied` those of gradients
-    that both ends share; `depth` how many layers a tower has, `layers` the same, but 0 where the graph cannot
-    be cut; `experts` how many experts, 0 where none can be spread, for the reason `unspread`; `conditions`
+    that both ends share; `depth` how many layers a tower has, `layers` how many groups of unlike ones, but 0 where
+    the graph cannot be cut; `experts` how many experts, 0 where none can be spread, for the reason `unspread`; `conditions`
     what the context degree must meet: the condition in words, a multiple and its divisor; `undivided` says what
     every context rank computes whole; `moments` are those that may hold the peak.
     """
@@ -149,7 +150,7 @@ def share(graph: Graph, way: Way, sizes: Mapping[str, int], batch: str) -> Share
         handed=at(boundary(local)) if one else sp.Integer(0),
         tied=sum(int(at(h.summed)) for h in held if {BEFORE, AFTER} <= set(h.where)),
         depth=layers,
-        layers=layers if one else 0,
+        layers=layers // period_of(graph) if one else 0,
         experts=0 if unspread or "E" not in sizes else sizes["E"],
         unspread=unspread,
         conditions=tuple((a.short, at(a.left), at(a.right)) for a in more),
