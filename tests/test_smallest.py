@@ -80,10 +80,10 @@ def test_forms_that_three_repetitions_do_not_reach_are_told_so():
     assert derived(Shared).formulas["bytes.peak"].xreplace(numbers).doit() > most_alive(Shared(40, 3, 3), torch.ones(30, 40))
 
 
-def planned(sizes, solve=None):
-    ledger = derived(Shared)
+def planned(sizes, solve=None, memory=90000, kind=Shared):
+    ledger = derived(kind)
     case = Case(ledger, ledger.formulas, lambda expr: expr, sizes, ledger.graph.assumptions)
-    return plan(case, Question(card("name=Tiny,fp32=1e12,memory=90000,bandwidth=1e11"), solve=solve), tried=False)
+    return plan(case, Question(card(f"name=Tiny,fp32=1e12,memory={memory},bandwidth=1e11"), solve=solve), tried=False)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -100,3 +100,16 @@ def test_a_size_is_not_solved_for_where_no_form_tells_the_peak():
     deep = planned({"d": 40, "f": 3, "L": 5}, "B").solution.solved
     peaks = [most_alive(Shared(40, 3, 5), torch.ones(batch, 40)) for batch in (deep.number, deep.number + 1)]
     assert peaks[0] <= 90000 < peaks[1]
+
+
+@pytest.mark.parametrize("kind", DEPTHS)
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_the_deepest_model_that_fits_is_found_where_layers_hardly_repeat(kind, spare):
+    sizes = {"B": 30, "d": 40, "f": 3}
+    peaks = {depth: most_alive(kind(40, 3, depth), torch.ones(30, 40)) for depth in DEPTHS[kind]}
+    for memory in list(peaks.values())[:4]:
+        fitting = [depth for depth, peak in peaks.items() if peak <= memory + spare]
+        found = planned(sizes, "L", memory + spare, kind).solution.solved
+        assert found.number == max(fitting, default=None)
+        if not fitting:
+            assert found.short == 1 and found.smallest == min(peaks)

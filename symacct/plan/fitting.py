@@ -4,7 +4,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import sympy as sp
@@ -155,10 +155,10 @@ def solve(
         why = "changes no byte of the peak" if size in set(names) else "is no size of the model"
         raise SizeError(f"--solve {size}: {size} {why}; sizes are {known}")
     numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items() if name != size}
-    speaking = [c for c in (_at(a, numbers) for a in conditions) if wished in _symbols(c)]
+    speaking = _speaking(conditions, wished, numbers)
     forms = [Ceiling(form.bytes.xreplace(numbers), memory) for form in wanted.forms]
     extra = [(ceiling, a) for a in speaking for ceiling in _ceilings(a, wished)]
-    found = largest([*forms, *(ceiling for ceiling, _ in extra)], wished, _allowed(speaking, wished))
+    found = largest([*forms, *(ceiling for ceiling, _ in extra)], wished, allowed(conditions, size, sizes))
     at = found.binding
     form = wanted.forms[at] if at is not None and at < len(forms) else None
     condition = extra[at - len(forms)][1].short if at is not None and at >= len(forms) else ""
@@ -189,8 +189,15 @@ def _at(a: Assumption, numbers: Mapping[sp.Symbol, sp.Integer]) -> Assumption:
     return Assumption(a.kind, a.left.xreplace(numbers), right, a.source)
 
 
-def _allowed(conditions: Sequence[Assumption], size: sp.Symbol) -> Callable[[int], bool]:
-    return lambda x: all(a.holds({size: sp.Integer(x)}) for a in conditions)
+def _speaking(conditions: Iterable[Assumption], size: sp.Symbol, numbers: Mapping[sp.Symbol, sp.Integer]) -> list[Assumption]:
+    return [c for c in (_at(a, numbers) for a in conditions) if size in _symbols(c)]
+
+
+def allowed(conditions: Iterable[Assumption], size: str, sizes: Sizes) -> Callable[[int], bool]:
+    """Whether the conditions allow a number for this size, with the others as given."""
+    numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items() if name != size}
+    speaking = _speaking(conditions, symbol(size), numbers)
+    return lambda x: all(a.holds({symbol(size): sp.Integer(x)}) for a in speaking)
 
 
 def _ceilings(a: Assumption, size: sp.Symbol) -> list[Ceiling]:

@@ -22,7 +22,7 @@ from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent, stag
 from symacct.plan.remedies import Derive, Measured, Remedy, Step, remedies
 from symacct.plan.training import Training, train
 from symacct.plan.training_time import samples_of
-from symacct.plan.untold import NO_SOLUTION, as_told, bounded, solvable
+from symacct.plan.untold import NO_SOLUTION, as_told, bounded, settled, solvable
 from symacct.symbols import symbol
 
 Divide = Callable[..., Rank]
@@ -89,7 +89,10 @@ def plan(
         rank, question, fewest = _ranked(case, question, rank, wanted)
         case = replace(case, conditions=(*case.conditions, *rank.conditions)).at(**rank.numbers)
     solution = _solution(case, question, wanted, memory)
-    unsolved = rank is None and not solvable(ledger.graph, solution, case.sizes)
+    by_forms = solution
+    if rank is None and solution is not None:
+        solution = settled(case, solution, wanted, memory)
+    unsolved = rank is None and solution is by_forms and not solvable(ledger.graph, solution, case.sizes)
     case = _settled(case, solution)
     links: tuple[Sent, ...] = ()
     if rank is not None:

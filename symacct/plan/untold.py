@@ -8,11 +8,14 @@ from dataclasses import replace
 import sympy as sp
 
 from symacct.errors import SizeError
+from symacct.evaluation import Number, evaluate
 from symacct.graph import Graph
 from symacct.limits import PEAK, peak_told, told
-from symacct.plan.fitting import ABOVE, BELOW, EXACT, Demand, Form, Solution
-from symacct.smallest import holds_at
+from symacct.plan.fitting import ABOVE, BELOW, EXACT, Demand, Form, Solution, allowed, fit, largest_kind
+from symacct.plan.question import Case
+from symacct.smallest import hardly_repeats, holds_at
 
+_STEP, _DEEPEST = "the step unfolded there", 24
 UNFOLDED = "as the step unfolded at these sizes tells"
 NO_SOLUTION = "the largest {} is not solved for: where layers hardly repeat no form tells the peak"
 _UNTOLD = (
@@ -44,8 +47,44 @@ def _why(sizes: Sizes, solution: Solution | None) -> str:
     size, after = solved.size, solved.next if solved.number is not None else 2
     return (
         f"no {size} from {after} on fits into this memory, and of {size} = 1 no form tells the peak; "
-        f"to know of {size} = 1, make it a plain number in the model file"
+        f"plan the model file, whose run tells of {size} = 1, or make it a plain number there"
     )
+
+
+def settled(case: Case, solution: Solution, found: Demand, memory: int) -> Solution:
+    """A solution that lies where the forms may not hold, by what a step needs at each size there.
+
+    Raises SizeError where nothing tells that.
+    """
+    graph, solved = case.ledger.graph, solution.solved
+    few = _few(graph, solved.size)
+    if found.bound != EXACT or (solved.number or 0) > few:
+        return solution
+    fits = allowed(case.conditions, solved.size, case.sizes)
+    at = {x: case.at(**{solved.size: x}).sizes for x in range(1, few + 1) if fits(x)}
+    if not at or all(peak_told(graph, {name: sizes[name] for name in graph.symbols}) for sizes in at.values()):
+        return solution
+    needs = {x: _need(found, graph, sizes, solution) for x, sizes in at.items()}
+    number = max((x for x, need in needs.items() if need <= memory), default=None)
+    behind = next((x for x in range((number or 0) + 1, few + _DEEPEST) if fits(x)), None)
+    made = replace(solved, number=number, next=behind, binding=None, gaps=())
+    if behind is None:
+        return Solution(made, None, None, solution.kind, solution.condition)
+    told = as_told(found, graph, case.at(**{solved.size: behind}).sizes, solution)
+    stop = fit(told, memory, case.at(**{solved.size: behind}).sizes)
+    form = replace(stop.form, phase=_STEP) if stop.form.phase == UNFOLDED else stop.form
+    short = 0 if number is not None else stop.short
+    return Solution(replace(made, short=short), form, None, largest_kind(told, case.at(**{solved.size: behind}).sizes))
+
+
+def _few(graph: Graph, size: str) -> int:
+    """The largest number for a size at which forms may not hold: 1, or as many layers as hardly repeat."""
+    loops = {loop.size for place in graph.placed() for loop in place.loops}
+    return max((n for n in range(1, _DEEPEST) if hardly_repeats(graph, {size: n})), default=1) if size in loops else 1
+
+
+def _need(found: Demand, graph: Graph, sizes: Sizes, solution: Solution) -> Number:
+    return max(evaluate(form.bytes, sizes) for form in as_told(found, graph, sizes, solution).forms)
 
 
 def solvable(graph: Graph, solution: Solution | None, sizes: Sizes) -> bool:
