@@ -11,14 +11,14 @@ from symacct.graph import HELD, Graph, total_over
 def saved_bytes(graph: Graph) -> dict[str, Expr]:
     """Bytes kept for backward by each value's storage, over all its repetitions; each storage once, and none
     of what the model holds anyway (parameters, buffers, tensors that are plain attributes)."""
-    held = _held(graph)
+    held = held_by_model(graph)
     return {value: size for value, size in _kept_bytes(graph).items() if value not in held}
 
 
 def saved_buffers(graph: Graph) -> dict[str, Expr]:
     """Bytes of buffers, and of plain tensors that the model holds, to which autograd refers: kept for backward at
     no further cost."""
-    held = _held(graph)
+    held = held_by_model(graph)
     return {value: size for value, size in _kept_bytes(graph).items() if value in held}
 
 
@@ -38,7 +38,8 @@ def gradient_bytes(graph: Graph) -> Expr:
     return sp.Add(*found.values())
 
 
-def _held(graph: Graph) -> set[str]:
+def held_by_model(graph: Graph) -> set[str]:
+    """The values of buffers, and of tensors that are plain attributes of the model."""
     places = [*graph.sources("buffer"), *(p for p in graph.sources("constant") if HELD in p.node.notes)]
     return {out.value for place in places for out in place.node.outputs}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @formats("text", "json")
 @debug
 def explain(target: str, form: str, op: str, module: str, ancestors: str, critical_path: bool, copies: bool, fusable: bool, peak: bool, **options: Any) -> int:
-    """Explain TARGET node by node: module, op, line, tensors, FLOPs, and the law that prices it."""
+    """Explain TARGET node by node: module, op, line, tensors, what keeps them for backward, FLOPs, and the law that prices it."""
     from symacct.report.explained import as_json, as_text, lines
 
     answer = answer_of(target, options)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from sympy import Expr
 
-from symacct.account import Entry, Ledger, saved_buffers, saved_bytes
+from symacct.account import Entry, Ledger
 from symacct.copying import copies
 from symacct.errors import SizeError
 from symacct.expressions import to_text
 from symacct.graph import Node, Placed, Tensor
-from symacct.memory import keepers, makers
+from symacct.memory import Kept, kept, makers
 from symacct.plan.fusion import kernels
 from symacct.report.answer import Answer
 from symacct.report.dying import deaths_in_words
@@ -80,8 +80,8 @@ class _Memory:
 
     def __init__(self, answer: Answer) -> None:
         graph = answer.ledger.graph
-        self.answer, self.keepers, self.makers = answer, keepers(graph), makers(graph)
-        self.bytes, self.held = saved_bytes(graph), saved_buffers(graph)
+        self.answer, self.kept, self.makers = answer, kept(graph), makers(graph)
+        self.ruled = graph.kept is not None or graph.mode != "train"  # so that what is not told is not kept
         self.deaths = deaths_in_words(graph)
         self.copies = {copy.entry.place.node.name: copy for copy in copies(answer.ledger)}
         self.groups = {
@@ -91,27 +91,46 @@ class _Memory:
             for e in kernel.entries
         }
 
-    def said(self, node: Node) -> Iterator[tuple[str, str]]:
-        for out in node.outputs:
-            if out.storage != out.value and out.storage in self.makers:
-                yield "view", f"of what {place_text(self.makers[out.storage].node)} makes"
-            elif out.value in self.bytes:
-                total = text(self.answer.terms(self.answer.under(self.bytes[out.value])))
-                readers = dict.fromkeys(place_text(p.node) for p in self.keepers.get(out.value, ()))
-                yield (
-                    "kept",
-                    f"{total} bytes for backward, read by {', '.join(readers) or 'no op that was recorded'}",
-                )
-            elif out.value in self.held:
-                readers = dict.fromkeys(place_text(p.node) for p in self.keepers.get(out.value, ()))
-                yield "kept", f"for backward, held by the model anyway, read by {', '.join(readers)}"
-            if out.value in self.deaths:
-                yield "dies", self.deaths[out.value]
+    def of_tensor(self, out: Tensor) -> Iterator[tuple[str, str]]:
+        """Whose view a tensor is, or what keeps its storage, and when that dies."""
+        if out.storage != out.value and out.storage in self.makers:
+            whole = self.makers[out.storage].node
+            yield "view", f"of the {whole.op} {whole.label}" if whole.label else f"of what {place_text(whole)} makes"
+        yield from self.keeping(out)
+        if out.value in self.deaths:
+            yield "dies", self.deaths[out.value]
+
+    def keeping(self, out: Tensor) -> Iterator[tuple[str, str]]:
+        """What a storage is kept for, told at the tensor that it was made for."""
+        found = self.kept.get(out.value)
+        if found is None:
+            return
+        readers = ", ".join(dict.fromkeys(place_text(place.node) for place in found.readers))
+        total = text(self.answer.terms(self.answer.under(found.bytes)))
+        what = "for backward, held by the model anyway" if found.held else f"{total} bytes for backward"
+        yield "kept", f"{what}, read by {readers or 'no op that was recorded'}"
+
+    def of_node(self, node: Node) -> Iterator[tuple[str, str]]:
+        """Whether a node is a copy that can be avoided, and what it could be one kernel with."""
         if node.name in self.copies:
             yield "copy", f"{self.copies[node.name].rule}: {self.copies[node.name].advice}"
         if node.name in self.groups:
             others = [e.op for e in self.groups[node.name].entries if e.place.node.name != node.name]
             yield "fuses", f"with {', '.join(others)} into one kernel"
+
+    def as_json(self, out: Tensor) -> dict[str, Any]:
+        """The view, what keeps the storage, and when that dies. A view is kept where what it looks at is."""
+        view = out.storage != out.value and out.storage in self.makers
+        made: dict[str, Any] = {"view": None}
+        if view:
+            made["view"] = {"of": out.storage, **_place(self.makers[out.storage].node)}
+        if out.value in self.kept:
+            made["kept"] = _keeping(self.answer, self.kept[out.value])
+        elif self.ruled:
+            made["kept"] = None
+        if out.value in self.deaths:
+            made["dies"] = self.deaths[out.value]
+        return made
 
 
 def place_text(node: Node) -> str:
@@ -122,7 +141,7 @@ def place_text(node: Node) -> str:
 
 def as_text(answer: Answer, page: Page, found: Sequence[Line]) -> None:
     """The nodes by phase, a paragraph each."""
-    page.line("shapes and sizes are of one run of a node, FLOPs and bytes moved of all its runs")
+    page.line("shapes and sizes are of one run of a node; FLOPs, bytes moved and bytes kept of all its runs")
     page.line()
     memory = _Memory(answer)
     phase = ""
@@ -139,19 +158,20 @@ def as_text(answer: Answer, page: Page, found: Sequence[Line]) -> None:
 def _paragraph(answer: Answer, page: Page, line: Line, memory: _Memory) -> None:
     node, times = line.place.node, answer.under(line.place.times)
     repeats = f"× {text(answer.terms(times))}" if times != 1 else ""
-    tensors = [_tensor(answer, out) for out in node.outputs]
     if line.entry is None:
+        tensors = [_tensor(answer, out) for out in node.outputs]
         page.hanging(node.op, ["  ".join(filter(None, [node.label, repeats, *tensors]))], _INDENT)
+        _labelled(page, (said for out in node.outputs for said in memory.keeping(out)))
         return
     page.line()
     page.line("  ".join(filter(None, [node.op, node.module or "(the model itself)", repeats])), "bold")
-    said = [
-        ("at", node.source),
-        *(("makes", tensor) for tensor in tensors),
-        *dict.fromkeys(memory.said(node)),
-        *_costs(answer, line.entry),
-        ("law", line.law),
-    ]
+    _labelled(page, [("at", node.source)])
+    for out in node.outputs:
+        _labelled(page, [("makes", _tensor(answer, out)), *memory.of_tensor(out)])
+    _labelled(page, [*memory.of_node(node), *_costs(answer, line.entry), ("law", line.law)])
+
+
+def _labelled(page: Page, said: Iterable[tuple[str, str]]) -> None:
     for label, words in said:
         if words:
             page.hanging(f"  {label}", [words], _INDENT)
@@ -181,7 +201,14 @@ def _costs(answer: Answer, entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def as_json(answer: Answer, found: Sequence[Line]) -> str:
-    """One object with a list of nodes; FLOPs and bytes moved are over all repetitions."""
+    """One object with a list of nodes; FLOPs, bytes moved and bytes kept are over all repetitions.
+
+    Of each tensor: `value` (its name), `shape`, `dtype`, `bytes`; `view`, the value whose storage it shares and the
+    node that made that; `kept`, how often and how many bytes of its storage are there for backward, the formula that
+    counts them, whether the model holds it anyway, and the nodes that read it. Both are null where there is none. A
+    view has no `kept`: what it looks at does. Where what is kept follows no rule, `kept` is told of parameters,
+    buffers and tensors of the model alone, as far as backward reads them.
+    """
     memory = _Memory(answer)
     head = {
         "target": answer.ledger.graph.target,
@@ -193,7 +220,7 @@ def as_json(answer: Answer, found: Sequence[Line]) -> str:
     )
 
 
-def _node(answer: Answer, line: Line, memory: _Memory | None = None) -> dict[str, Any]:
+def _node(answer: Answer, line: Line, memory: _Memory) -> dict[str, Any]:
     node = line.place.node
 
     def written(expr: Expr) -> str:
@@ -207,22 +234,43 @@ def _node(answer: Answer, line: Line, memory: _Memory | None = None) -> dict[str
         "source": node.source,
         "times": written(line.place.times),
         "tensors": [
-            {"shape": [written(dim) for dim in out.shape], "dtype": out.dtype, "bytes": written(out.bytes)}
+            {
+                "value": out.value,
+                "shape": [written(dim) for dim in out.shape],
+                "dtype": out.dtype,
+                "bytes": written(out.bytes),
+                **memory.as_json(out),
+            }
             for out in node.outputs
         ],
         "law": line.law,
     }
-    if memory is not None and node.name in memory.copies:
+    if node.name in memory.copies:
         made["copy"] = memory.copies[node.name].rule
-    for tensor, out in zip(made["tensors"], node.outputs, strict=True):
-        if memory is not None and out.value in memory.deaths:
-            tensor["dies"] = memory.deaths[out.value]
     if node.label:
         made["label"] = node.label
     if line.entry is not None:
         made["flops"] = written(answer.ledger.counted(line.entry))
         made |= {"read": written(line.entry.read), "written": written(line.entry.written)}
     return made
+
+
+def _keeping(answer: Answer, found: Kept) -> dict[str, Any]:
+    """How often and how many bytes, the formula that counts them (none: held by the model and in no sum), and by
+    which ops."""
+    return {
+        "times": to_text_or_str(answer.under(found.times)),
+        "bytes": to_text_or_str(answer.under(found.bytes)),
+        "counted_in": found.counted_in or None,
+        "held_by_model": found.held,
+        "read_by": [_place(place.node) for place in found.readers],
+    }
+
+
+def _place(node: Node) -> dict[str, str]:
+    """A node by name, with what tells a reader where it is."""
+    place = {"node": node.name, "op": node.op, "phase": node.phase, "module": node.module, "source": node.source}
+    return place | ({"label": node.label} if node.label else {})
 
 
 def to_text_or_str(expr: Expr) -> str:
