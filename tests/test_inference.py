@@ -335,3 +335,38 @@ def test_the_command_line_takes_the_modes(capsys):
     assert "has none" in capsys.readouterr().err
     assert cli.main(["derive", "llama", "--mode", "prefill"]) == 2
     assert "mode train, not prefill" in capsys.readouterr().err
+
+
+class Lists:
+    """A cache of two lists, as long as there are layers."""
+
+    def __init__(self, L):
+        self.k, self.v = [None] * L, [None] * L
+
+
+class Keeps(torch.nn.Module):
+    def __init__(self, L, d):
+        super().__init__()
+        self.key, self.value = (torch.nn.ModuleList(torch.nn.Linear(d, d) for _ in range(L)) for _ in range(2))
+
+    def forward(self, x, cache=None):
+        for k, (key, value) in enumerate(zip(self.key, self.value, strict=True)):
+            keys, values = key(x), value(x)
+            if cache is not None:
+                if cache.k[k] is not None:
+                    keys, values = torch.cat([cache.k[k], keys], 1), torch.cat([cache.v[k], values], 1)
+                cache.k[k], cache.v[k] = keys, values
+            x = x + (x @ keys.transpose(1, 2)).softmax(2) @ values
+        return x
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_cache_may_be_lists_of_layers_rather_than_a_list_of_pairs(mode, layers):
+    source = model_source(
+        "lists", dims={"B": 2, "T": 6, "L": layers, "d": 8}, model=Keeps, inputs=lambda B, T, d: torch.ones(B, T, d), cache=Lists
+    )
+    ledger = derived(source, mode)
+    assert not [a for a in ledger.graph.assumptions if a.kind == "divides"]
+    assert equal(ledger.formulas["bytes.kv_cache"], 8 * B * symbol("L") * symbol("d") * (T + int(mode == "decode")))
+    confirm(ledger, source, {"B": 3, "T": 9, "L": 5, "d": 4})

@@ -58,11 +58,12 @@ def in_mode(source: ModelSource, mode: str) -> ModelSource:
 
 
 def tensors_of(
-    cache: Any, name: str = "", around: frozenset[int] = frozenset()
+    cache: Any, name: str = "", around: frozenset[int] = frozenset(), layered: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of a cache that has more than one dimension, with its path.
 
-    In a list of nothing but tensors these are named a, b, …, for paths are aligned without their indices.
+    In a list of nothing but tensors that stands in a list of layers these are named a, b, …, for paths are aligned
+    without their indices; any other list is one of layers itself.
     """
     if isinstance(cache, torch.Tensor):
         if cache.dim() > 1:
@@ -70,8 +71,9 @@ def tensors_of(
         return
     if id(cache) in around or isinstance(cache, _WITHOUT):
         return
-    for key, part in _parts(cache):
-        yield from tensors_of(part, f"{name}.{key}" if name else key, around | {id(cache)})
+    for key, part in _parts(cache, layered):
+        inside = layered or isinstance(cache, list | tuple)
+        yield from tensors_of(part, f"{name}.{key}" if name else key, around | {id(cache)}, inside)
 
 
 def parts_of_longer(trace: Trace) -> list[str]:
@@ -87,11 +89,11 @@ def parts_of_longer(trace: Trace) -> list[str]:
     ]
 
 
-def _parts(cache: Any) -> Iterator[tuple[str, Any]]:
+def _parts(cache: Any, layered: bool) -> Iterator[tuple[str, Any]]:
     if isinstance(cache, Mapping):
         yield from ((str(key), part) for key, part in cache.items())
     elif isinstance(cache, list | tuple):
-        lettered = len(cache) <= 26 and all(isinstance(part, torch.Tensor) for part in cache)
+        lettered = layered and len(cache) <= 26 and all(isinstance(part, torch.Tensor) for part in cache)
         yield from ((chr(ord("a") + k) if lettered else str(k), part) for k, part in enumerate(cache))
     else:
         own = getattr(cache, "__dict__", {})
