@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 
 from symacct.errors import Unsupported
 from symacct.oracles_flops import Phases, counter, unfused
-from symacct.oracles_styles import Tensors, call, styles_for
+from symacct.oracles_styles import Tensors, call, part_of, styles_for
 
 Loss = Callable[[Any], Tensor]
 Maker = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -114,6 +114,7 @@ def rank_of(
     """The first rank of a model that torch divides so. The model is changed."""
     tied = _tied(model)
     plan = styles_for(model, inputs, tensors) if tensors else {}
+    inputs = part_of(inputs, tensors) if tensors else inputs
     whole = tensors.whole if tensors else ()
     with fake_ranks(shards.ranks if shards else 1, tensors.ranks if tensors else 1) as mesh:
         for path, style in plan.items():

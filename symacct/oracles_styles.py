@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     SequenceParallel,
 )
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from symacct.errors import Unsupported
 
@@ -29,12 +30,14 @@ class Tensors:
 
     `sequence` is the dimension of the sequence if it is divided between the products. `whole` are modules that
     every rank runs whole, and of whose outputs parts are needed: of DTensors' backward they get whole gradients.
+    `cut`: of each tensor that the model is given, the dimension of which a rank has its part, if any.
     """
 
     styles: Mapping[str, str]
     ranks: int
     sequence: int | None = None
     whole: Collection[str] = ()
+    cut: Sequence[int | None] = ()
 
 
 def styles_for(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, ParallelStyle]:
@@ -68,6 +71,17 @@ def styles_for(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, Par
             if path not in styles and any(True for _ in module.parameters(recurse=False)):
                 found[path] = _along(module, sequence, given[path][0].ndim if given.get(path) else 0)
     return found
+
+
+def part_of(inputs: Any, tensors: Tensors) -> Any:
+    """What the first rank is given: its part of the inputs that come in divided along the sequence."""
+    leaves, shape = tree_flatten(inputs)
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    for k, dim in zip(places, tensors.cut, strict=False):
+        if dim is not None:
+            part = leaves[k].detach().chunk(tensors.ranks, dim)[0].clone()
+            leaves[k] = part.requires_grad_(leaves[k].requires_grad)
+    return tree_unflatten(leaves, shape)
 
 
 def _answering_whole() -> ParallelStyle:

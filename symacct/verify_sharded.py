@@ -21,6 +21,7 @@ from symacct.oracles_styles import Tensors
 from symacct.parallel.collectives import Traffic
 from symacct.parallel.degrees import Degrees
 from symacct.parallel.rank import Rank, rank
+from symacct.parallel.torch_styles import given_in_parts
 from symacct.parallel.units import Unit, units_of
 from symacct.records import loosened, template
 from symacct.tracing.source import ModelSource
@@ -55,7 +56,8 @@ def sharded_checks(
             tensors = None
             if share.plan:
                 dim = sequence_dim(graph, share.graph, share.names.of["tp"]) if degrees.sequence else None
-                tensors = Tensors(styles_of(real.model, share.plan), degrees.tensor, dim)
+                cut = given_in_parts(graph, share.graph)
+                tensors = Tensors(styles_of(real.model, share.plan), degrees.tensor, dim, cut=cut)
             foretold = _parameters(real.model, share.graph, point, units)
             seen = as_torch_divides(real, tensors, shards)
             found.points.append(point)

@@ -28,7 +28,7 @@ from symacct.parallel.layout import GRADIENT
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
 from symacct.parallel.tensor import sharded
-from symacct.parallel.torch_styles import needed_in_parts, sequence_dims, torch_plan
+from symacct.parallel.torch_styles import given_in_parts, needed_in_parts, sequence_dims, torch_plan
 from symacct.records import loosened, template
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
@@ -73,7 +73,8 @@ def tensor_checks(
             found.notes[_SINGLE.format(", ".join(sorted(cut)))] = None
         for point, real in models_at(source, local, {t.name: degrees.tensor} | single, found, seed):
             met = _modules_of(real.model, cut)
-            seen = as_torch_divides(real, Tensors(styles_of(real.model, plan), degrees.tensor, dim, met))
+            styles, cut_in = styles_of(real.model, plan), given_in_parts(graph, local)
+            seen = as_torch_divides(real, Tensors(styles, degrees.tensor, dim, met, cut_in))
             found.points.append(point)
             found.notes.update(dict.fromkeys(seen.notes))
             found.checks += _Tensor(

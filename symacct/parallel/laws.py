@@ -93,6 +93,17 @@ def _whole(call: Call) -> list[Layout]:
     return [WHOLE] * len(call.outputs)
 
 
+def asked(call: Call, layouts: list[Layout]) -> list[Layout]:
+    """Of a backward's gradients those that it makes: what its mask leaves out, as of an input that needs none, is no output.
+
+    Some ops make all of them whatever the mask says.
+    """
+    mask = call.argument("output_mask", call.argument("grad_input_mask"))
+    if isinstance(mask, tuple) and len(mask) != len(call.outputs):
+        layouts = [layout for layout, wanted in zip(layouts, mask, strict=False) if wanted]
+    return (layouts + [WHOLE] * len(call.outputs))[: len(call.outputs)]
+
+
 def _across(call: Call) -> list[Layout]:
     """A collective of another axis of the mesh: a division of any but the sequence goes through."""
     for name in call.tensors:

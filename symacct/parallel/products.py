@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symacct.parallel.laws import LAWS, Call, Undivided
+from symacct.parallel.laws import LAWS, Call, Undivided, asked
 from symacct.parallel.layout import SUMMAND, WHOLE, Layout, Part
 
 _ROWS, _SUM, _COLUMNS, _BATCH = "rows", "sum", "columns", "batch"
@@ -98,8 +98,8 @@ def attention(call: Call) -> list[Layout]:
         if n in call.tensors:
             _masked(call, n, chosen)
     if "backward" in call.op:
-        grads = [call.layout(n) if isinstance(call.layout(n), Part) else SUMMAND for n in (q, k, v)]
-        return (grads + [WHOLE] * len(call.outputs))[: len(call.outputs)]
+        operands = [n for n in (q, k, v, "bias", "attn_bias") if n in call.tensors]
+        return asked(call, [call.layout(n) if isinstance(call.layout(n), Part) else SUMMAND for n in operands])
     rank = len(call.shape(q))
     return [chosen if len(out) in (rank, rank - 1) and out[0] == call.shape(q)[0] else WHOLE for out in call.outputs]
 
@@ -125,7 +125,7 @@ def norm(call: Call) -> list[Layout]:
     if not grad:
         return [chosen or WHOLE] * len(call.outputs)
     weights: Layout = SUMMAND if chosen is not None else WHOLE
-    return ([chosen or WHOLE] + [weights] * 2)[: len(call.outputs)]
+    return asked(call, [chosen or WHOLE, weights, weights])
 
 
 def _tuple(value: object) -> tuple[object, ...]:

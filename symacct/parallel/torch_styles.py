@@ -198,6 +198,16 @@ def sequence_dims(graph: Graph, local: Graph, ranks: Expr) -> set[int]:
     return found
 
 
+def given_in_parts(graph: Graph, local: Graph) -> tuple[int | None, ...]:
+    """Of each input of the graph the dimension of which these ranks have parts, if any."""
+    tensors, found = local.tensors(), []
+    for place in graph.sources("input"):
+        whole = place.node.outputs[0]
+        part = tensors[whole.value].shape
+        found.append(next((k for k, size in enumerate(whole.shape) if size != part[k]), None))
+    return tuple(found)
+
+
 def needed_in_parts(local: Graph, ranks: Expr) -> dict[str, bool]:
     """The whole weights of products of whose outputs, in forward, each rank then takes its part; whether that is of
     the outputs as they are, at most repeated.
