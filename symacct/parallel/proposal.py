@@ -37,15 +37,28 @@ class Plan:
 def propose(
     graph: Graph, ranks: Expr, sizes: Mapping[str, int] | None = None, sequence: tuple[Expr, ...] = (), undivided: Mapping[str, str] | None = None
 ) -> Plan:
-    """The plan, for these sizes if numbers are given: what they do not divide stays whole. So does `undivided`: label, reason."""
-    whole: dict[str, str] = dict(undivided or {})
-    parts: dict[str, tuple[Expr, ...]] = {}
+    """The plan, for these sizes if numbers are given: what they do not divide stays whole. So does `undivided`: label, reason.
+
+    A plan for uneven sizes is that for even ones without what they do not divide: the second of two products is not
+    divided another way because the first one is whole.
+    """
+    division = Division(ranks, {}, sequence)
+    walk = _agreed(graph, division, dict(undivided or {}), {}, dict(sizes or {}), None)
+    if walk.broken():
+        walk = _agreed(graph, division, dict(walk.whole), dict(walk.pieces), walk.sizes, walk.decided)
+    return walk.plan()
+
+
+def _agreed(
+    graph: Graph, division: Division, whole: dict[str, str], parts: dict[str, tuple[Expr, ...]], sizes: Mapping[str, int], even: Mapping[str, Part] | None
+) -> _Proposer:
+    """The first walk in which every division stands; without `even` whatever the sizes divide."""
     while True:
-        walk = _Proposer(graph, Division(ranks, {}, sequence), whole=whole, pieces=parts, sizes=dict(sizes or {}))
+        walk = _Proposer(graph, division, whole, parts, sizes, even)
         walk.items()
         blamed = walk.blamed()
         if not blamed:
-            return walk.plan()
+            return walk
         for label, why in blamed.items():
             if label in parts or label not in walk.fused:
                 whole[label] = why
@@ -54,11 +67,17 @@ def propose(
 
 
 class _Proposer(Sharder):
-    """A walk over the forward pass that decides each weight when it first meets it."""
+    """A walk over the forward pass that decides each weight when it first meets it.
 
-    def __init__(self, graph: Graph, division: Division, whole: Mapping[str, str], pieces: Mapping[str, tuple[Expr, ...]], sizes: Mapping[str, int]) -> None:
+    `even` is the plan for sizes that divide, of which it then takes what these sizes divide; None while that is sought.
+    """
+
+    def __init__(
+        self, graph: Graph, division: Division, whole: Mapping[str, str], pieces: Mapping[str, tuple[Expr, ...]], sizes: Mapping[str, int],
+        even: Mapping[str, Part] | None,
+    ) -> None:
         super().__init__(graph, division)
-        self.whole, self.pieces, self.sizes = whole, pieces, sizes
+        self.whole, self.pieces, self.sizes, self.even = whole, pieces, sizes, even
         self.decided: dict[str, Part] = {}
         self.styles: dict[str, str] = {}
         self.indivisible: dict[str, str] = {}
@@ -80,7 +99,7 @@ class _Proposer(Sharder):
             found.update((origin, f"{refusal.why} ({where})") for origin in origins[:1])
         if self.met and not found:  # nothing to blame but the last division made
             found = {list(self.decided)[-1]: self.met[0].why} if self.decided else {}
-        return found | self._broken()
+        return found | (self.broken() if self.even is not None else {})
 
     def _weight(self, label: str) -> tuple[int, int]:
         """The elements of a parameter, at the sizes at hand or those of the example, and when it was decided."""
@@ -88,18 +107,18 @@ class _Proposer(Sharder):
         numbers = {symbol(name): sp.Integer(value) for name, value in self.sizes.items()}
         return int(self.param_of[label].numel.xreplace(numbers).xreplace(example)), list(self.decided).index(label)
 
-    def _broken(self) -> dict[str, str]:
+    def broken(self) -> dict[str, str]:
         """Divisions of sizes that the number of ranks does not divide."""
         found: dict[str, str] = {}
-        numbers = {symbol(name): sp.Integer(value) for name, value in self.sizes.items()}
         for value, layout in self.layouts.items():
             if isinstance(layout, Part) and layout.origin and value in self.tensors:
-                why = self._uneven(divided(self.tensors[value].shape, layout), numbers)
+                why = self._uneven(divided(self.tensors[value].shape, layout))
                 if why:
                     found[layout.origin] = why
         return found
 
-    def _uneven(self, sizes: tuple[Expr, ...], numbers: Mapping[sp.Symbol, sp.Integer]) -> str:
+    def _uneven(self, sizes: tuple[Expr, ...]) -> str:
+        numbers = {symbol(name): sp.Integer(value) for name, value in self.sizes.items()}
         ranks = self.division.ranks.xreplace(numbers)
         for size in sizes:
             number = size.xreplace(numbers)
@@ -186,11 +205,36 @@ class _Proposer(Sharder):
             return
         if isinstance(layout, Part) and not layout.sequence and not inner:
             return  # divided experts or batches
+        if not self._as_when_even(label, dim, a):
+            return
         self._decide(label, dim, "rowwise" if inner else "colwise")
         if not inner and len(operands) == 3:
             bias = self._label(operands[0])
             if bias is not None and bias not in self.decided and bias not in self.whole and label in self.decided:
                 self._decide(bias, len(self.param_of[bias].shape) - 1, "colwise", origin=label)
+
+    def _as_when_even(self, label: str, dim: int, operand: Ref) -> bool:
+        """Whether even sizes have this dimension divided too; if it is another one, the weight is whole as what it reads is."""
+        if self.even is None:
+            return True
+        part = self.even.get(label)
+        if part is not None and part.dim != dim:
+            self.indivisible[label] = self._uneven(divided(self.param_of[label].shape, part)) or self._behind(operand)
+        return part is not None and part.dim == dim
+
+    def _behind(self, operand: Ref) -> str:
+        """Why an operand is whole: the reason of the nearest weight that it was made with."""
+        reasons, ahead, seen = {**self.whole, **self.indivisible}, [operand.value], set[str]()
+        for value in ahead:
+            maker = self.maker.get(value)
+            if maker is None or value in seen:
+                continue
+            seen.add(value)
+            labels = [label for ref in maker.refs if (label := self._label(ref)) is not None] if maker.op in _PRODUCTS else []
+            if why := next((reasons[label] for label in labels if label in reasons), ""):
+                return why
+            ahead += [ref.value for ref in maker.refs] if not labels else []
+        return "what it reads is whole"
 
     def _decide_added(self, arguments: Mapping[str, object]) -> None:
         """A bias that is added to a product rather than within it, as where the product's input is not contiguous."""
@@ -220,9 +264,7 @@ class _Proposer(Sharder):
     def _decide(self, label: str, dim: int, style: str, origin: str = "") -> None:
         param = self.param_of[label]
         part = self._part(dim, self.pieces.get(origin or label, ()) if style == "colwise" else (), origin or label)
-        numbers = {symbol(name): sp.Integer(value) for name, value in self.sizes.items()}
-        why = self._uneven(divided(param.shape, part), numbers)
-        if why:
+        if self.even is not None and (why := self._uneven(divided(param.shape, part))):
             self.indivisible[label] = why
             return
         self.decided[label], self.styles[label] = part, style

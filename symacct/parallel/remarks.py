@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from symacct.account import Ledger
 from symacct.graph import Graph
@@ -39,6 +39,14 @@ def undivided(graph: Graph, names: Names) -> str:
         return ""
     routing = f"; ranks that route their own tokens alone do 1/{names.of['cp']} of that" * ("E" in graph.symbols)
     return f"products of {', '.join(modules)} are of the whole sequence on every context rank, as no law divides the ops around them{routing}"
+
+
+def held_whole(whole: Mapping[str, str]) -> list[str]:
+    """Of weights that every rank holds whole, by label with the reason: a sentence for each reason, with all that share it."""
+    by_reason: dict[str, list[str]] = {}
+    for label, why in whole.items():
+        by_reason.setdefault(why, []).append(label)
+    return [f"{', '.join(labels)} {'is' if len(labels) == 1 else 'are'} held whole by every rank: {why}" for why, labels in by_reason.items()]
 
 
 def _attends(graph: Graph) -> bool:

@@ -14,6 +14,7 @@ from symacct.errors import SizeError
 from symacct.graph import Assumption
 from symacct.parallel import Degrees, Rank
 from symacct.parallel import rank as share_of
+from symacct.parallel.remarks import held_whole
 from symacct.parallel.torch_styles import TorchPlan, torch_plan
 from symacct.plan.fitting import ABOVE, BELOW, Demand, Fit, Solution, demand, fit, solve
 from symacct.plan.inference import Served, serve
@@ -273,8 +274,7 @@ def _notes(case: Case, question: Question, wanted: Demand, rank: Rank | None) ->
         held = f"all that other micro-batches keep, and {beside}"
         found.append(f"the peak of a rank is a bound from above: it holds {held}")
     if rank is not None:
-        whole = [f"{name} is held whole by every rank: {why}" for name, why in rank.whole.items()]
-        return [*found, *rank.remarks, *whole]
+        return [*found, *rank.remarks, *held_whole(rank.whole)]
     if question.cards > 1 and case.ledger.graph.mode == "train":
         found.append(
             "each card holds the whole model and works on a batch of its own; what they send is left out"
