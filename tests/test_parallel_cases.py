@@ -156,7 +156,14 @@ def test_a_plan_of_ones_own_divides_what_it_names():
 
 @pytest.mark.parametrize(
     ("styles", "said"),
-    [("mlp=colwise", "fits no module with parameters"), ("embed=diag", "a style is colwise or rowwise"), ("embed", "a style is")],
+    [
+        ("mlp=colwise", "fits no module with parameters"),
+        ("embed=diag", "a style is colwise or rowwise"),
+        ("embed", "a style is"),
+        ("", "styles are empty and divide nothing; write some"),
+        (" , ", "styles are empty"),
+        ("norm=rowwise", "'norm=rowwise' divides nothing of .*llama.*: rowwise divides weights of two dimensions"),
+    ],
 )
 def test_a_plan_that_names_nothing_is_refused(styles, said):
     with pytest.raises(SizeError, match=said):
@@ -171,6 +178,9 @@ def test_a_plan_that_names_nothing_is_refused(styles, said):
         (["--styles", GATED], "give --parallel"),
         (["--parallel", "keep"], "give sp too"),
         (["--parallel", "tp=5"], "divides nothing"),
+        (["--parallel", ""], "--parallel is empty; write how many ranks do what, such as tp=2"),
+        (["--parallel", " , "], "--parallel is empty"),
+        (["--parallel", "tp=2", "--styles", ""], "styles are empty and divide nothing"),
         (["--search", "--cards", "8", "--batch", "8", "--parallel", "tp=2"], "leave out --parallel"),
     ],
 )

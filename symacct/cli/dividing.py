@@ -15,9 +15,16 @@ RANKS = "dp"
 
 def degrees_of(text: str, solve: str | None) -> Degrees:
     """What `--parallel` says; where its dp is solved for, more than one, so that formulas have it as a
-    symbol.
+    symbol. Raises SizeError where it says nothing.
     """
+    from symacct.errors import SizeError
     from symacct.parallel import read_degrees
+
+    if not text.strip(" ,"):
+        raise SizeError(
+            "--parallel is empty; write how many ranks do what, such as tp=2 or dp=8,zero=3, "
+            "or leave it out for one device"
+        )
 
     degrees = read_degrees(text)
     return replace(degrees, data=2) if solve == RANKS and degrees.data == 1 else degrees

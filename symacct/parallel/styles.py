@@ -13,11 +13,14 @@ _STYLES = ("colwise", "rowwise")
 
 
 def read_styles(text: str, graph: Graph) -> Plan:
-    """The plan that modules' paths, with `*`, and styles spell. Raises SizeError for a style or a path that is none.
+    """The plan that modules' paths, with `*`, and styles spell. Raises SizeError for a style or a path that is none,
+    and where nothing is divided.
 
     As torch has it: `colwise` divides a linear weight's outputs and its bias, and a table's columns; `rowwise` a linear
     weight's inputs, and a table's rows. A fused weight, such as of q, k and v, is divided as one.
     """
+    if not text.strip(" ,"):
+        raise SizeError("styles are empty and divide nothing; write some, as in 'blocks.*.attn.q=colwise', or leave out --styles for the plan proposed")
     tables = {ref.value for p in graph.ops if p.node.op == "aten.embedding" for k, ref in p.node.arguments if k == "weight"}
     params: dict[str, Part] = {}
     styles: dict[str, str] = {}
@@ -37,4 +40,6 @@ def read_styles(text: str, graph: Graph) -> Plan:
                 styles[label] = style
             elif style == "colwise" and out.shape:
                 params[label], styles[label] = Part(0, origin=label), style
+    if not params:
+        raise SizeError(f"{text!r} divides nothing of {graph.target}: rowwise divides weights of two dimensions, and there are none in these modules")
     return Plan(params, styles, {}, own=True)
