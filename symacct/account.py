@@ -10,6 +10,7 @@ from typing import Any
 import sympy as sp
 from sympy import Expr
 
+from symacct.comparisons import at_equality
 from symacct.conventions import Convention
 from symacct.counting import model_flops, repeated_flops
 from symacct.domain import Domain
@@ -244,7 +245,8 @@ class Ledger:
             if not a.holds(numbers):
                 spelled = ", ".join(f"{s} = {numbers[s]}" for s in sorted(_symbols(a), key=str))
                 where = f" (asked at {a.source})" if a.source else ""
-                raise SizeError(f"{spelled} breaks {a.text}{where}; the formulas hold only where it is true")
+                alike = at_equality(a.left, numbers)
+                raise SizeError(f"{spelled} breaks {a.text}{where}; the formulas hold only where it is true{alike}")
         return numbers
 
 

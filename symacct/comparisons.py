@@ -27,6 +27,18 @@ def slack(condition: Any) -> Expr | None:
     return difference - 1 if isinstance(condition, (sp.StrictLessThan, sp.StrictGreaterThan)) else difference
 
 
+def at_equality(condition: Any, numbers: Mapping[sp.Symbol, Expr]) -> str:
+    """What to do where a strict comparison fails for sides that are equal: code that asks `f > d` and `d > f` takes there
+    a way that no examples of unlike sizes take. Empty for any other.
+    """
+    if not isinstance(condition, sp.StrictLessThan | sp.StrictGreaterThan):
+        return ""
+    left, right = (sp.expand(side.xreplace(dict(numbers))) for side in condition.args)
+    if left != right:
+        return ""
+    return f"; for {condition.lhs} = {condition.rhs} write one size for both in the model file"
+
+
 def plain(condition: Any) -> Any:
     """The comparison with its terms where they are added: `1 - W < -T` as `T + 1 < W`."""
     room = slack(condition)

@@ -127,6 +127,33 @@ def test_the_line_that_raised_is_named(written):
     assert f"mine.py:{line}" in refused(written(text))
 
 
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ("x[: int(x.sum().item()) % 3]", "needs a number that only the values of tensors tell"),
+        ("torch.from_numpy(x.detach().numpy())", "hands a tensor to numpy"),
+    ],
+)
+def test_what_leaves_sizes_or_torch_is_told_with_what_to_do(written, forward, said):
+    text = GOOD.replace("nn.Unflatten(1, (h, d // h))", "Leaves()") + (
+        f"\n\nclass Leaves(nn.Module):\n    def forward(self, x):\n        return {forward}\n"
+    )
+    line = text.splitlines().index(f"        return {forward}") + 1
+    with pytest.raises(SymacctError) as error:
+        symacct.derive(written(text))
+    assert said in str(error.value) and f"mine.py:{line}" in str(error.value) and "raised" not in str(error.value)
+
+
+def test_equal_sizes_between_two_strict_comparisons_are_refused_with_what_to_write(written):
+    text = GOOD.replace("nn.Unflatten(1, (h, d // h))", "Ways()") + (
+        "\n\nclass Ways(nn.Module):\n    def forward(self, x):\n        if x.shape[0] > x.shape[1]:\n            return x.exp()\n"
+        "        return x.tanh() if x.shape[1] > x.shape[0] else x\n"
+    )
+    with pytest.raises(SizeError, match="for d = B write one size for both in the model file|for B = d write one size for both"):
+        symacct.derive(written(text)).at(B=8, d=8, h=4)
+    assert symacct.derive(written(text)).at(B=4, d=8, h=4)["params.total"] == 72
+
+
 def test_an_output_without_a_loss(written):
     text = GOOD.replace("nn.Unflatten(1, (h, d // h))", "Longs()") + (
         "\n\nclass Longs(nn.Module):\n    def forward(self, x):\n        return x.argmax(-1)\n"

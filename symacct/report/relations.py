@@ -10,7 +10,7 @@ from typing import Any
 import sympy as sp
 from sympy import Expr
 
-from symacct.comparisons import excludes
+from symacct.comparisons import at_equality, excludes
 from symacct.domain import Domain
 from symacct.errors import SizeError
 from symacct.expressions import parse, to_text
@@ -133,7 +133,8 @@ def agreeing(known: Relations, own: Iterable[Assumption]) -> None:
             )
         if broken:
             where = f" (asked at {a.source})" if a.source and a.source != "--given" else ""
-            raise SizeError(f"--given {', '.join(known.texts)} contradicts {a.short}{where}")
+            alike = at_equality(a.left, dict(known.replaced))
+            raise SizeError(f"--given {', '.join(known.texts)} contradicts {a.short}{where}{alike}")
 
 
 def _head_width(names: Collection[str]) -> dict[sp.Symbol, Expr]:

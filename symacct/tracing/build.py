@@ -26,6 +26,7 @@ from symacct.tracing.shallow import deep_enough
 from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Special, special
 from symacct.tracing.structure import depth_of_growth, freed, numeric, orders, speaks_of, whole_counts
+from symacct.tracing.user_code import NO_SIZE
 
 _SEED = 20_011
 _CHECKS = 2
@@ -179,6 +180,10 @@ class Builder:
         if trace is None:
             return self.sampled_in or Domain(tuple(names))
         domain = domain_of(trace.guards, trace.merged, names)
+        for a in domain.assumptions:
+            sides = [side for side in (a.left, a.right) if side is not None]
+            if not {s.name for side in sides for s in side.free_symbols} <= set(names):
+                raise TraceError(f"{self.source.name}: the forward pass {NO_SIZE}" + (f" ({a.source})" if a.source else ""))
         for pin in pins:
             if pin.expression in names and speaks_of(domain, pin):
                 domain = self._freed(domain, pin, pins)

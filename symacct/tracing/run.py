@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from symacct.errors import ModelFileError, SymacctError
+from symacct.errors import ModelFileError
 from symacct.graph import MASTER
 from symacct.liveness import EARLY
 from symacct.records import Trace, template
 from symacct.tracing import inference, private
 from symacct.tracing.held import Held
-from symacct.tracing.lines import QUIET, short
 from symacct.tracing.masters import MasterWeights, casting
 from symacct.tracing.patches import patched
 from symacct.tracing.private import FakeTensorMode, SymbolicSizes
@@ -23,6 +21,7 @@ from symacct.tracing.recorder import Recorder
 from symacct.tracing.shape_functions import Shaping
 from symacct.tracing.source import ModelSource
 from symacct.tracing.stepping import checked, dense, remarks, stepping
+from symacct.tracing.user_code import guarding
 
 TRAINING = "train"
 RECOMPUTED = "_symacct_recomputed"  # what a class says whose calls go through a checkpoint by choice
@@ -99,32 +98,6 @@ def _settle(trace: Trace, sizes: SymbolicSizes) -> None:
     trace.sizes = dict(sizes.hints)
 
 
-@contextlib.contextmanager
-def _guarding_user_code(source: ModelSource, doing: str) -> Iterator[None]:
-    """Whatever the user's code raises becomes one sentence with the user's line."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the answer alone
-            yield
-    except SymacctError:
-        raise
-    except Exception as error:
-        line = _line_of(error)
-        text = str(error).strip().split("\n")[0][:300]
-        raise ModelFileError(
-            f"{source.name}: {doing} raised {type(error).__name__}: {text}" + (f" ({line})" if line else "")
-        ) from error
-
-
-def _line_of(error: BaseException) -> str:
-    line, trail = "", error.__traceback__
-    while trail is not None:
-        name = trail.tb_frame.f_code.co_filename
-        if not name.startswith(QUIET) and "/contextlib.py" not in name:
-            line = f"{short(name)}:{trail.tb_lineno}"
-        trail = trail.tb_next
-    return line
-
-
 def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTensorMode | None, first: bool = False, stepped: bool = True) -> None:
     source = inference.in_mode(source, mode)
     holder: list[Recorder] = []
@@ -134,9 +107,9 @@ def _run(source: ModelSource, mode: str, device: str, trace: Trace, fake: FakeTe
         return holder[0].wrap_recomputed(function) if holder else function
 
     with patched(device, recompute, source.modules, trace.branches.append, built), fake or contextlib.nullcontext(), torch.inference_mode(False), torch.enable_grad():
-        with _guarding_user_code(source, "model(...)"):
+        with guarding(source, "model(...)"):
             model = source.model(trace.sizes)
-        with _guarding_user_code(source, "inputs(...)"):
+        with guarding(source, "inputs(...)"):
             inputs = source.inputs(trace.sizes)
         if not isinstance(unwrapped(model), torch.nn.Module):
             raise ModelFileError(f"{source.name}: model(...) returned a {type(model).__name__}; it must return an nn.Module")
@@ -184,7 +157,7 @@ def _prepared_optimizer(source: ModelSource, model: torch.nn.Module, recorder: R
     if not trainable:
         return None
     dense(source.name, model)
-    with _guarding_user_code(source, "optimizer(...)"):
+    with guarding(source, "optimizer(...)"):
         made = checked(source.name, source.optimizer(trainable) if source.optimizer else torch.optim.AdamW(trainable))
         recorder.trace.remarks += remarks(made, frozen=any(not p.requires_grad for p in model.parameters()))
         recorder.early = {(id(p), key) for p, state in made.state.items() for key in state}
@@ -202,10 +175,10 @@ def _cache(source: ModelSource, model: torch.nn.Module, mode: str, sizes: Any, f
     """The keywords that bring the cache into the step: empty before a prompt, with the prompt's tokens before decoding."""
     if mode not in inference.CACHED or source.cache is None or source.prompt is None:
         return {}
-    with _guarding_user_code(source, "cache(...)"):
+    with guarding(source, "cache(...)"):
         cache = source.cache(model, sizes)
     if mode == "decode":
-        with _guarding_user_code(source, "filling the cache"), torch.no_grad():
+        with guarding(source, "filling the cache"), torch.no_grad():
             _call(model, private.fake_inputs(source.prompt(sizes), fake), **cache)
         inference.checked(source, cache)
     return cache
@@ -255,11 +228,11 @@ def _bring_in_gradients(recorder: Recorder, model: torch.nn.Module, optimizer: M
 def _micro_step(source: ModelSource, model: torch.nn.Module, fake: FakeTensorMode | None, device: str, sizes: Any) -> None:
     """An earlier micro-batch, which is not recorded: it leaves its gradients."""
     inputs = private.fake_inputs(source.inputs(sizes), fake)
-    with _guarding_user_code(source, "an earlier micro-batch"), casting(source, device):
+    with guarding(source, "an earlier micro-batch"), casting(source, device):
         output = _call(model, inputs)
         loss = _loss_of(source, output, sizes, inputs)
     if loss.requires_grad:
-        with _guarding_user_code(source, "the backward pass of an earlier micro-batch"):
+        with guarding(source, "the backward pass of an earlier micro-batch"):
             loss.backward()
 
 
@@ -312,7 +285,7 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
         recorder.note_kept(loss, own)
         recorder.phase = "backward"
         if loss.requires_grad:
-            with _guarding_user_code(source, "the backward pass"):
+            with guarding(source, "the backward pass"):
                 loss.backward()
         recorder.note_read()
         if not isinstance(optimizer, MasterWeights):  # which takes the gradients from the parameters
@@ -320,16 +293,16 @@ def _training_step(source: ModelSource, model: Any, held: list[Any], optimizer: 
         recorder.phase = "optimizer"
         _bring_in_gradients(recorder, model)
         if optimizer is not None:
-            with _guarding_user_code(source, "the optimizer's step"), stepping(recorder.trace.remarks.append):
+            with guarding(source, "the optimizer's step"), stepping(recorder.trace.remarks.append):
                 optimizer.step()
 
 
 def _forward_and_loss(source: ModelSource, model: Any, held: list[Any], recorder: Recorder) -> torch.Tensor:
     inputs = held.pop()
-    with _guarding_user_code(source, "the forward pass"), casting(source, recorder.device):
+    with guarding(source, "the forward pass"), casting(source, recorder.device):
         output = _call(model, inputs)
     recorder.phase, recorder.modules = "loss", []
-    with _guarding_user_code(source, "loss(...)"), casting(source, recorder.device):
+    with guarding(source, "loss(...)"), casting(source, recorder.device):
         loss = _loss_of(source, output, recorder.trace.sizes, inputs)
     recorder.trace.outputs = _values(output, recorder)
     return loss
@@ -340,7 +313,7 @@ def _values(output: Any, recorder: Recorder) -> tuple[int, ...]:
 
 
 def _inference(source: ModelSource, model: Any, inputs: Any, recorder: Recorder, cache: dict[str, Any]) -> None:
-    with torch.no_grad(), recorder.watching(), _guarding_user_code(source, "the forward pass"):
+    with torch.no_grad(), recorder.watching(), guarding(source, "the forward pass"):
         output = _call(model, inputs, **cache)
     if cache:
         for name, tensor in inference.tensors_of(inference.checked(source, cache)):
