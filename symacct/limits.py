@@ -43,7 +43,15 @@ def limits_at(graph: Graph, key: str, sizes: Mapping[str, int]) -> tuple[Limit, 
     if isinstance(graph.limits, Sought):
         return tuple(limit for limit in graph.limits.at(sizes) if limit.key == key)
     numbers = {symbol(name): sp.Integer(value) for name, value in sizes.items()}
-    return tuple(limit for limit in graph.limits if limit.key == key and limit.met(numbers))
+    mine = [limit for limit in graph.limits if limit.key == key]
+    return (*(limit for limit in mine if limit.met(numbers)), *(_of_many(graph, key, sizes) if mine else ()))
+
+
+def _of_many(graph: Graph, key: str, sizes: Mapping[str, int]) -> Sequence[Limit]:
+    """Three sizes of 1 and more may do together what was tried of two at most, if anything was found there."""
+    depths = {loop.size for place in graph.placed() for loop in place.loops}
+    ones = [symbol(name) for name, value in sizes.items() if value == 1 and name not in depths]
+    return [Limit(key, sp.Eq(sp.Max(*ones), 1, evaluate=False), None)] if len(ones) > 2 else []
 
 
 def holds(graph: Graph, key: str, sizes: Mapping[str, int]) -> bool:
