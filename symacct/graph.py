@@ -165,9 +165,7 @@ class SymbolInfo:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Sizes at which a formula is another: those that meet `where`, an equality such as `B = 1`. `more` is to be added
-    there; None where it is not known.
-    """
+    """Sizes at which a formula is another: those that meet `where`, an equality such as `B = 1`; `more` is added there if known."""
 
     key: str
     where: Any
@@ -179,8 +177,14 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """The equality: `B = 1`."""
-        return f"{self.where.lhs} = {self.where.rhs}"
+        """The equality: `B = 1`, or of several sizes `B = T = 1`."""
+        return " = ".join(map(str, self.sides))
+
+    @property
+    def sides(self) -> list[Expr]:
+        """What is equal: of sizes whose maximum is 1 each one."""
+        left, right = self.where.args
+        return [*(sorted(left.args, key=str) if isinstance(left, sp.Max) and right == 1 else [left]), right]
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ def exceptions(answer: Answer) -> Iterator[Block]:
 
 
 def _where(answer: Answer, limit: Limit) -> Math:
-    left, right = (latex(side, answer.reading) for side in (limit.where.lhs, limit.where.rhs))
-    return Math(f"{left} = {right}")
+    return Math(" = ".join(latex(side, answer.reading) for side in limit.sides))
 
 
 def _kept(answer: Answer) -> Iterator[Block]:

@@ -33,8 +33,7 @@ from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Guards, Special, equals, special
 from symacct.tracing.trials import Trials, lives
 
-_SEED, _DRAWS, _FEW, _MANY = 1_723, 60, 2, 10
-_WINNERS = 2
+_SEED, _DRAWS, _FEW, _MANY, _WINNERS = 1_723, 60, 2, 10, 2
 NOTHING: Mapping[str, sp.Expr] = MappingProxyType({})
 _TRIES = 6  # points, at some of which a model may refuse to run
 _SPANS = ((3, 9), (2, 5), (3, 60))  # of the sizes of points: a peak lies elsewhere in small models than in large ones
@@ -330,12 +329,13 @@ class Limits(Sequence[Limit]):
 
 
 def _merged(found: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Each limit once: of two, the one that tells what is to be added."""
+    """Each limit once: of two, the one that tells what is to be added; of several sizes where no less of them does."""
     merged: dict[Any, Limit] = {}
     for limit in found:
         if (limit.key, limit.text) not in merged or limit.more is not None:
             merged[limit.key, limit.text] = limit
-    return tuple(merged.values())
+    runs = [(limit.key, set(limit.sides)) for limit in merged.values() if limit.more is None]
+    return tuple(x for x in merged.values() if not any(key == x.key and less < set(x.sides) for key, less in runs))
 
 
 def _numbers(sizes: Mapping[str, int]) -> dict[sp.Symbol, sp.Integer]:
