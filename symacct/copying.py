@@ -81,7 +81,7 @@ class _Chains:
         if ref is None or len(node.outputs) != 1 or node.outputs[0].storage != node.outputs[0].value:
             return None
         if node.op == _CAST:
-            return self._cast(ref, node.outputs[0])
+            return self._cast(ref, node.outputs[0]) or self._there(node.outputs[0])
         if node.op not in _COPIES or self.writes.part(place, ref.value, node.outputs[0].value):
             return None
         if self._repeats(ref, node.outputs[0]):
@@ -139,6 +139,20 @@ class _Chains:
                     if out.value not in met:
                         met.add(out.value)
                         todo.append(out.value)
+
+    def _there(self, out: Tensor) -> tuple[str, str] | None:
+        """A cast of which nothing but casts back is read: with those it goes, too."""
+        todo, back = [out.value], 0
+        while todo:
+            for place in self.users.get(todo.pop(), ()):
+                outs = place.node.outputs
+                if outs and all(made.storage != made.value for made in outs):
+                    todo += [made.value for made in outs]
+                elif place.node.op == _CAST and self._cast(next(place.node.refs), outs[0]) is not None:
+                    back += 1
+                else:
+                    return None
+        return ("round trip", "only casts back read it; leave both out") if back else None
 
     def _cast(self, ref: Ref, out: Tensor) -> tuple[str, str] | None:
         source = list(self._above(ref.value))[-1:]

@@ -255,15 +255,15 @@ def test_a_quotient_that_leaves_no_column_is_excluded_not_counted(tmp_path, caps
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
-@pytest.mark.parametrize("depth", [2, 3])
-def test_layers_that_alternate_hold_at_depths_of_the_config_s_parity(tmp_path, mode, depth):
+@pytest.mark.parametrize(("depth", "T"), [(2, 20), (3, 20), (5, 6)])
+def test_layers_that_alternate_hold_at_depths_of_the_config_s_parity(tmp_path, mode, depth, T):
     """Gemma 2 of two or three layers: odd depths end with a window, even ones without; neither tells of the other."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": depth} | SMALL))
-    ledger = Ledger(targets.graph_of(str(path), mode, "cpu", region=Region((), {"T": 20})))
+    ledger = Ledger(targets.graph_of(str(path), mode, "cpu", region=Region((), {"T": T})))
     source = targets.source_of(str(path))
     for layers in (depth, depth + 2):
-        sizes = {**ledger.graph.values, "B": 2, "T": 20, "L": layers}
+        sizes = {**ledger.graph.values, "B": 2, "T": T, "L": layers}
         confirm(ledger, source, {name: sizes[name] for name in source.dims})
     with pytest.raises(SizeError, match=rf"L = {depth + 1} breaks "):
-        ledger.at(**{**ledger.graph.values, "B": 2, "T": 20, "L": depth + 1})
+        ledger.at(**{**ledger.graph.values, "B": 2, "T": T, "L": depth + 1})

@@ -21,7 +21,7 @@ from symacct.plan.solving import Ceiling, fewest
 from symacct.symbols import symbol
 
 Under = Callable[[Expr], Expr]
-WHOLE_FOR_A_WHILE = "gradients before they are scattered"
+GATHERED, WHOLE_FOR_A_WHILE = "gathered for a while", "gradients before they are scattered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _kinds(share: Share, under: Under) -> dict[str, Expr]:
         "gradients": share.states.grads,
         "optimizer state": share.states.optimizer,
         "kept for backward": share.kept,
-        "gathered for a while" if share.peaks.degrees.zero == 3 else WHOLE_FOR_A_WHILE: share.gathered,
+        GATHERED if share.peaks.degrees.zero == 3 else WHOLE_FOR_A_WHILE: share.gathered,
     }
     return {kind: under(expr) for kind, expr in found.items() if expr is not None and expr != 0}
 
@@ -143,7 +143,8 @@ def fewest_ranks(rank: Rank, wanted: Demand, memory: int, sizes: Mapping[str, in
     known = {symbol(name): sp.Integer(value) for name, value in sizes.items() if name != size.name}
     ceilings = [Ceiling(form.bytes.xreplace(known), memory) for form in wanted.forms]
     counts = [fewest([ceiling], size) for ceiling in ceilings]
-    hardest = max(range(len(counts)), key=lambda k: (counts[k] is None, counts[k] or 0))
+    above = [evaluate(form.bytes, {**sizes, size.name: max((count or 1) - 1, 1)}) for form, count in zip(wanted.forms, counts, strict=True)]
+    hardest = max(range(len(counts)), key=lambda k: (counts[k] is None, counts[k] or 0, above[k]))
     form = wanted.forms[hardest]
     over = sp.expand(form.bytes).coeff(size, -1)
     return Fewest(size, counts[hardest], form, over, sp.expand(form.bytes - over / size))

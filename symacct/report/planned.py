@@ -11,7 +11,7 @@ from symacct.evaluation import evaluate
 from symacct.plan.bound import bound
 from symacct.plan.fitting import ABOVE, BELOW, EXACT, Form, Solution
 from symacct.plan.planning import Plan
-from symacct.plan.ranks import Fewest
+from symacct.plan.ranks import GATHERED, WHOLE_FOR_A_WHILE, Fewest
 from symacct.plan.remedies import Remedy
 from symacct.plan.roofline import Roofline
 from symacct.report.answer import Answer
@@ -131,7 +131,7 @@ def _of_rank(plan: Plan, answer: Answer) -> Iterator[tuple[str, ...]]:
     limit = plan.fit.memory
     for kind, formula in plan.demand.kinds.items():
         number = plan.fit.kinds[kind]
-        yield kind, f"= {written(formula, answer)}", size(int(number)), _share(number, limit)
+        yield kind, f"{'≤' if kind in (GATHERED, WHOLE_FOR_A_WHILE) else '='} {written(formula, answer)}", size(int(number)), _share(number, limit)
     yield _peak(plan, answer)
 
 

@@ -51,7 +51,7 @@ def _sizes(found: Roofline) -> Iterator[tuple[str, str]]:
     more = {n: friendliness.padded(found.ledger, found.sizes, n) - 1 for n in friendliness.MULTIPLES}
     if more[friendliness.TILE] > Fraction(1, 1000):
         rounded = ", ".join(f"{percent(part)} with multiples of {n}" for n, part in more.items())
-        yield "rounding", f"matrix products with their sides rounded up would have more FLOPs: {rounded}"
+        yield "rounding", f"matrix products with each side of a multiple or more rounded up would have more FLOPs: {rounded}"
     launched, share = friendliness.small(found.ledger, found.sizes)
     if launched:
         short = f"{grouped(launched)} products have a side under {friendliness.TILE}, a tile's"

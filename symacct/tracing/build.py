@@ -221,8 +221,9 @@ class Builder:
     def _base(self, structural: tuple[str, ...]) -> dict[str, int]:
         """The least values of the structural sizes at which every region repeats."""
         for name in structural:
-            least = self.source.dims[name] if name in self.source.structural else 1
-            self._bases.setdefault(name, max(3 * self.source.periods.get(name, 1), 3, least))
+            period, least = self.source.periods.get(name, 1), self.source.dims[name] if name in self.source.structural else 1
+            least = max(3 * period, 3, least)
+            self._bases.setdefault(name, least + (self.source.values.get(name, least) - least) % period)
         return {name: self._bases[name] for name in structural}
 
     def _fold(self, structural: tuple[str, ...]) -> tuple[Item, ...]:

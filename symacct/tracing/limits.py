@@ -21,7 +21,7 @@ from typing import Any
 import sympy as sp
 
 from symacct.domain import Domain
-from symacct.errors import SymacctError, TraceError
+from symacct.errors import SymacctError
 from symacct.graph import Graph, Limit
 from symacct.lifting import lift
 from symacct.limits import GRADS, LIMITED, PEAK, SAVED
@@ -29,14 +29,14 @@ from symacct.records import Trace
 from symacct.saved import gradient_bytes, saved_bytes
 from symacct.smallest import holds_at, unfolded_peak
 from symacct.symbols import symbol
+from symacct.tracing.points import Points
 from symacct.tracing.source import ModelSource
 from symacct.tracing.special import Guards, Special, equals, special
 from symacct.tracing.trials import Trials, lives
 
-_SEED, _DRAWS, _FEW, _MANY, _WINNERS = 1_723, 60, 2, 10, 2
+_FEW, _MANY, _WINNERS = 2, 10, 2
 NOTHING: Mapping[str, sp.Expr] = MappingProxyType({})
 _TRIES = 6  # points, at some of which a model may refuse to run
-_SPANS = ((3, 9), (2, 5), (3, 60))  # of the sizes of points: a peak lies elsewhere in small models than in large ones
 
 
 def bounded(
@@ -73,6 +73,11 @@ class Limits(Sequence[Limit]):
         if self.graph.peak:
             self.forms[PEAK] = [live for _, live in self.graph.peak]
 
+    @cached_property
+    def points(self) -> Points:
+        """Points of the domain, the layers as the runs shall take them."""
+        return Points(self.domain, self.depths, self.special)
+
     def __len__(self) -> int:
         return len(self._all)
 
@@ -86,6 +91,8 @@ class Limits(Sequence[Limit]):
     def _all(self) -> tuple[Limit, ...]:
         each = [limit for name in self._free for limit in self._of_size(name, 1)]
         both = [limit for pair in combinations(self._free, 2) for limit in self._of_together(dict.fromkeys(pair, 1))]
+        apart = [(name, pair) for name in self._free for pair in self._pairs if name not in pair]
+        both += [limit for name, pair in apart for limit in self._of_together({name: 1}, [pair])]
         return _merged([*self.possible({}), *each, *both])
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Limit, ...]:
@@ -110,8 +117,9 @@ class Limits(Sequence[Limit]):
         known = {name: sizes[name] for name in special if name in sizes}
         if len(special) > len(known) and (len(special) > 1 or set(special) - set(self._alone)):
             found += self._of_others()
-        if len(known) > 1:
-            found += self._of_together(known)
+        same = [pair for pair in self._pairs if pair[0] in sizes and sizes[pair[0]] == sizes.get(pair[1]) and not set(pair) & set(known)]
+        if len(known) + len(same) > 1:
+            found += self._of_together(known, same)
         if any(one not in sizes or may(other, sizes[one]) for one, other in self._pairs):
             found += self._of_pairs()
         return _merged(found)
@@ -146,16 +154,22 @@ class Limits(Sequence[Limit]):
         """Those of sizes at which the formulas hold by themselves."""
         return self._once("others", lambda: self._among([n for n in self._free if n not in self._alone or not self._of_size(n, 1)]))
 
-    def _of_together(self, fixed: Mapping[str, int]) -> list[Limit]:
-        """Those of several sizes together, beyond what one of them alone adds."""
+    def _of_together(self, fixed: Mapping[str, int], same: Sequence[tuple[str, str]] = ()) -> list[Limit]:
+        """Those of several sizes with these numbers, and of pairs that are equal, beyond what one of them alone adds."""
         alone = [limit for name, number in fixed.items() for limit in self._of_size(name, number)]
+        equal = [sp.Eq(*map(symbol, pair), evaluate=False) for pair in same]
+        alone += [limit for limit in (self._of_pairs() if same else ()) if limit.where in equal]
         told = {key: [limit.more for limit in alone if limit.key == key] for key in LIMITED}
         keys = [key for key, more in told.items() if len(more) < 2 and None not in more]  # of others only a run tells
         added = {key: more[0] for key, more in told.items() if key in keys and more}
-        together = sp.Eq(sp.Max(*(symbol(name) - number + 1 for name, number in fixed.items())), 1, evaluate=False)
+        ones = [symbol(name) - number + 1 for name, number in fixed.items()]
+        ones += [symbol(a) / symbol(b) for pair in same for a, b in (pair, pair[::-1])]
+        whole = {**_equal(same), **fixed}
         return self._once(
-            tuple(sorted(fixed.items())),
-            lambda: [Limit(key, together, None) for key in self._differing(fixed, keys, added=added)] if keys else [],
+            (tuple(sorted(fixed.items())), tuple(same)),
+            lambda: [Limit(key, sp.Eq(sp.Max(*ones), 1, evaluate=False), None) for key in self._differing(whole, keys, added=added)]
+            if keys
+            else [],
         )
 
     def _of_pairs(self) -> list[Limit]:
@@ -209,7 +223,7 @@ class Limits(Sequence[Limit]):
         and freed there as elsewhere, else in one of a few, for a peak may lie at many places. `added` to a formula is right."""
         found: set[str] = set()
         keys, tried = set(keys), 0
-        for point in islice(self._points(fixed), _TRIES):
+        for point in islice(self.points.at(fixed), _TRIES):
             try:
                 more = {key: expr.xreplace(_numbers(point)) for key, expr in added.items()}
                 found |= {key for key, lacking in self.lacking(point, keys).items() if lacking != more.get(key, 0)}
@@ -239,7 +253,7 @@ class Limits(Sequence[Limit]):
             return
         values = sp.lambdify(names, forms, modules="math")
         met: set[int] = set()
-        for point in self._points(fixed):
+        for point in self.points.at(fixed):
             found = values(*(point[size.name] for size in names))
             largest = max(range(len(found)), key=found.__getitem__)
             if largest not in met:
@@ -252,7 +266,7 @@ class Limits(Sequence[Limit]):
         kind = (stepped, *depths.values())
         if kind not in self._usual:
             self._usual[kind] = ()
-            for usual in islice(self._points(depths), _TRIES):
+            for usual in islice(self.points.at(depths), _TRIES):
                 with suppress(SymacctError):
                     self._usual[kind] = lives(self.trials.run(usual, stepped))
                     break
@@ -264,7 +278,7 @@ class Limits(Sequence[Limit]):
             return None
         rows: list[dict[sp.Symbol, int]] = []
         values: list[int] = []
-        for number, point in enumerate(islice(self._points(fixed), _MANY)):
+        for number, point in enumerate(islice(self.points.at(fixed), _MANY)):
             # each depth grows at its own pace, else T·L is no other than L² + 3·L
             deeper = {name: point[name] + number // (_FEW * pace) for pace, name in enumerate(self.depths, 1) if name in point}
             point = point | (deeper if self.domain.holds(point | deeper) else {})
@@ -297,35 +311,6 @@ class Limits(Sequence[Limit]):
             if told is not None:
                 found[key] = seen[key] - told
         return found
-
-    def _points(self, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        """Points of the domain with these sizes, the others no special ones and not equal where that can be."""
-        given = {**self.depths, **fixed}
-        if any(a.kind == "divides" and a.right.is_number and not a.holds(_numbers(given)) for a in self.domain.assumptions if {s.name for s in a.left.free_symbols} <= set(given)):
-            return
-        drawn = [self._drawn(given, *span) for span in _SPANS]
-        while drawn:
-            for points in tuple(drawn):
-                point = next(points, None)
-                if point is None:
-                    drawn.remove(points)
-                else:
-                    yield point
-
-    def _drawn(self, given: Mapping[str, int], low: int, high: int) -> Iterator[dict[str, int]]:
-        second = []
-        try:
-            for point in islice(self.domain.points(_SEED, low=low, high=high, fixed=given), _DRAWS):
-                free = [value for name, value in point.items() if name not in given]
-                if any(point[name] in numbers for name, numbers in self.special.items() if name not in given):
-                    continue
-                if len(set(free)) == len(free):
-                    yield point
-                else:
-                    second.append(point)
-        except TraceError:
-            return
-        yield from second
 
 
 def _merged(found: Iterable[Limit]) -> tuple[Limit, ...]:
