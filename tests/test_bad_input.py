@@ -149,7 +149,7 @@ def test_equal_sizes_between_two_strict_comparisons_are_refused_with_what_to_wri
         "\n\nclass Ways(nn.Module):\n    def forward(self, x):\n        if x.shape[0] > x.shape[1]:\n            return x.exp()\n"
         "        return x.tanh() if x.shape[1] > x.shape[0] else x\n"
     )
-    with pytest.raises(SizeError, match="for d = B write one size for both in the model file|for B = d write one size for both"):
+    with pytest.raises(SizeError, match=r"for d = B write one size for both in the model file|for B = d write one size for both"):
         symacct.derive(written(text)).at(B=8, d=8, h=4)
     assert symacct.derive(written(text)).at(B=4, d=8, h=4)["params.total"] == 72
 

@@ -370,3 +370,11 @@ def test_a_cache_may_be_lists_of_layers_rather_than_a_list_of_pairs(mode, layers
     assert not [a for a in ledger.graph.assumptions if a.kind == "divides"]
     assert equal(ledger.formulas["bytes.kv_cache"], 8 * B * symbol("L") * symbol("d") * (T + int(mode == "decode")))
     confirm(ledger, source, {"B": 3, "T": 9, "L": 5, "d": 4})
+
+
+def test_a_step_that_reads_experts_says_that_it_counts_them_all(tmp_path):
+    sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    routed = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | routed))
+    said = [r for r in graph_of(str(tmp_path / "config.json"), "decode").remarks if "all E experts" in r]
+    assert said == ["bytes.read takes the weights of all E experts as read; B tokens choose no more than B·k of them in a layer"]

@@ -20,7 +20,7 @@ from symacct.tracing.fx import fx_graph
 from symacct.tracing.inference import in_mode
 from symacct.tracing.lifetimes import with_memory
 from symacct.tracing.limits import bounded
-from symacct.tracing.remarks import announced, kinds, symbols_of
+from symacct.tracing.remarks import announced, kinds, of_all_experts, symbols_of
 from symacct.tracing.run import trace_concrete, trace_symbolic
 from symacct.tracing.shallow import deep_enough
 from symacct.tracing.source import ModelSource
@@ -102,6 +102,7 @@ class Builder:
         if self.sampled_in is None:
             graph = bounded(graph, self.source, symbolic.guards if symbolic is not None else [], self.concrete, depths := self._base(structural))
             graph = with_far_sizes(graph, self.source.dims, lifted_of(self.taken()[1], self.source.dims, structural), depths)
+        graph = of_all_experts(graph)
         self.remarks = list(graph.remarks)
         return graph
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from symacct.formula_text import to_text
-from symacct.graph import Item, Loop, Node, SymbolInfo, loops_in
+from symacct.graph import Graph, Item, Loop, Node, SymbolInfo, loops_in
 from symacct.records import Pin, Trace
+from symacct.routing import active_parameters
 from symacct.symbols import meaning_of, symbol
 from symacct.tracing.source import ModelSource
 
@@ -29,6 +32,14 @@ def kinds(items: tuple[Item, ...], structural: tuple[str, ...]) -> list[str]:
             spelled = ", ".join(to_text(count) for count in sorted(counts, key=str))
             said.append(f"the {name} repetitions are not all alike: they fold by kind, in regions that repeat {spelled} times")
     return said
+
+
+def of_all_experts(graph: Graph) -> Graph:
+    """The graph of a decoding step with a remark where few tokens choose among experts that are all counted as read."""
+    if graph.mode != "decode" or active_parameters(graph) is None:
+        return graph
+    said = "bytes.read takes the weights of all E experts as read; B tokens choose no more than B·k of them in a layer"
+    return replace(graph, remarks=(*graph.remarks, said))
 
 
 def symbols_of(items: tuple[Item, ...], source: ModelSource) -> dict[str, SymbolInfo]:
