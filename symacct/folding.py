@@ -255,6 +255,11 @@ def leaves(items: Sequence[Item], where: tuple[int, ...] = ()) -> Iterator[tuple
             yield from leaves(item.items, (*where, number))
 
 
+def _named(leaf: Leaf) -> str:
+    """A record in words: op, the path of a parameter or the like, and module."""
+    return " ".join(filter(None, (leaf.key[1], *leaf.key[3:4], f"in {leaf.path}" if leaf.path else "in the model")))
+
+
 def locate(items: Sequence[Item], run: Sequence[Leaf], sizes: Mapping[str, int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """For each record of a run at these sizes, its leaf's position and iteration. Raises TraceError on a mismatch."""
     places = []
@@ -262,8 +267,11 @@ def locate(items: Sequence[Item], run: Sequence[Leaf], sizes: Mapping[str, int])
     for number, leaf in enumerate(run):
         place = next(unfolded, None)
         if place is None or place[2].key != leaf.key:
-            expected = place[2].key[1] if place is not None else "the end"
-            raise TraceError(f"record {number} is {leaf.key[1]} in {leaf.path or 'the model'} where {expected} was expected")
+            expected = _named(place[2]) if place is not None else "the end"
+            raise TraceError(
+                f"{_named(leaf)} comes where {expected} was expected (record {number}), so what repeats follows no order "
+                "that is known; a list of its own, or a class, for each kind of layer may help"
+            )
         places.append((place[0], place[1]))
     if next(unfolded, None) is not None:
         raise TraceError("the run ends before its folded form does")

@@ -369,3 +369,14 @@ def test_a_size_that_moves_the_parameters_is_solved_for_without_naming_them(run)
     right = parse(block.removeprefix("T ≤ ").replace("·", "*").replace("²", "**2"))
     numbers = {symbol(name): number for name, number in {**sizes, "M": 80_000_000_000}.items()}
     assert sp.floor(right.xreplace(numbers)) == 55_681 and "T = 55,681 is the largest" in out
+
+
+def test_sides_rounded_up_are_those_of_a_multiple_or_more(run):
+    """By hand, over B·T = 200 rows: products of V = 1001, f = 100 and d = 60 columns. With 64, d stays as it is."""
+    sizes = "B=2,T=100,V=1001,L=2,d=60,h=5,h_kv=5,d_h=12,f=100"
+    said = " ".join(run("llama", "--card", "h100", "--precision", "fp32", "--at", sizes, "--no-remedies")[1].split())
+    plain = 1001 * 60 + 2 * (3 * 60 * 100 + 4 * 60 * 60)
+    by_8 = 1008 * 64 + 2 * (3 * 64 * 104 + 4 * 64 * 64)
+    by_64 = Fraction(256, 200) * (1024 * 60 + 2 * (3 * 60 * 128 + 4 * 60 * 60))
+    assert f"{100 * by_8 / plain - 100:.1f} % with multiples of 8, {float(100 * by_64 / plain - 100):.1f} % with multiples of 64" in said
+    assert "each side of a multiple or more rounded up" in said
