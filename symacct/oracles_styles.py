@@ -61,15 +61,13 @@ def styles_for(model: nn.Module, inputs: Any, tensors: Tensors) -> dict[str, Par
                 input_layouts=Replicate() if inside else between, use_local_output=False
             )
     for parent, (place, count) in dict(shared.values()).items():
-        layouts = tuple(between if k == place else None for k in range(count))
-        wanted = tuple(Replicate() if k == place else None for k in range(count))
-        found[parent] = PrepareModuleInput(input_layouts=layouts, desired_input_layouts=wanted)
+        found[parent] = _bringing_in(place, count, between)
     if sequence is None:
         found.update(dict.fromkeys(tensors.whole, _answering_whole()))
     if sequence is not None:
         for path, module in model.named_modules():
             if path not in styles and any(True for _ in module.parameters(recurse=False)):
-                found[path] = _along(module, sequence, given[path][0].ndim if given.get(path) else 0)
+                found[path] = _along(module, sequence, first.ndim if (first := _first(given.get(path))) is not None else 0)
     return found
 
 
@@ -112,37 +110,54 @@ def _along(module: nn.Module, sequence: int, rank: int) -> ParallelStyle:
     )
 
 
-def _given(model: nn.Module, inputs: Any) -> dict[str, tuple[Any, ...]]:
-    """What each module of the undivided model is given by position in a forward pass."""
-    seen: dict[str, tuple[Any, ...]] = {}
+def _bringing_in(place: int | str, count: int, between: Placement) -> ParallelStyle:
+    """A module whose argument of this place or name ranks bring together."""
+    if isinstance(place, str):
+        return PrepareModuleInput(
+            input_kwarg_layouts={place: between}, desired_input_kwarg_layouts={place: Replicate()}
+        )
+    layouts = tuple(between if k == place else None for k in range(count))
+    wanted = tuple(Replicate() if k == place else None for k in range(count))
+    return PrepareModuleInput(input_layouts=layouts, desired_input_layouts=wanted)
+
+
+def _given(model: nn.Module, inputs: Any) -> dict[str, dict[int | str, Any]]:
+    """What each module of the undivided model is given, by place or name, in a forward pass."""
+    seen: dict[str, dict[int | str, Any]] = {}
     with ExitStack() as stack:
         for path, module in model.named_modules():
             if path:
-                hook = lambda _, args, path=path: seen.__setitem__(path, args)  # noqa: E731
-                stack.callback(module.register_forward_pre_hook(hook).remove)
+                hook = lambda _, args, named, path=path: seen.__setitem__(path, {**dict(enumerate(args)), **named})  # noqa: E731
+                stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             call(model, inputs)
     return seen
 
 
+def _first(given: Mapping[int | str, Any] | None) -> Any:
+    return (given or {}).get(0)
+
+
 def _brought_in(
-    given: Mapping[str, tuple[Any, ...]], colwise: list[str]
-) -> dict[str, tuple[str, tuple[int, int]]]:
+    given: Mapping[str, Mapping[int | str, Any]], colwise: list[str]
+) -> dict[str, tuple[str, tuple[int | str, int]]]:
     """Of column-parallel modules that share an input: the module around them that is given it, at which place
-    of how many.
+    of how many, or by which name.
 
     Each of them alone would bring its input in, and sum its gradient, by itself.
     """
     groups: dict[int, list[str]] = {}
     for path in colwise:
-        if given.get(path):
-            groups.setdefault(id(given[path][0]), []).append(path)
+        if _first(given.get(path)) is not None:
+            groups.setdefault(id(_first(given[path])), []).append(path)
     found = {}
     for key, paths in groups.items():
         parent = _parent(paths)
-        places = [k for k, arg in enumerate(given.get(parent, ())) if id(arg) == key]
+        taken = given.get(parent, {})
+        places = [k for k, arg in taken.items() if id(arg) == key]
         if len(paths) > 1 and places:
-            found.update(dict.fromkeys(paths, (parent, (places[0], len(given[parent])))))
+            count = sum(isinstance(k, int) for k in taken)
+            found.update(dict.fromkeys(paths, (parent, (places[0], count))))
     return found
 
 

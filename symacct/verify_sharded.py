@@ -21,11 +21,13 @@ from symacct.oracles_styles import Tensors
 from symacct.parallel.collectives import Traffic
 from symacct.parallel.degrees import Degrees
 from symacct.parallel.rank import Rank, rank
+from symacct.parallel.shared_inputs import Shared, beside
 from symacct.parallel.torch_styles import given_in_parts
 from symacct.parallel.units import Unit, units_of
 from symacct.records import loosened, template
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text
+from symacct.verify_sent import alone_in, notes_of
 from symacct.verify_shapes import unfold
 from symacct.verify_tensor import as_torch_divides, label_of, sequence_dim, styles_of, unsayable_in
 
@@ -61,7 +63,9 @@ def sharded_checks(
             foretold = _parameters(real.model, share.graph, point, units)
             seen = as_torch_divides(real, tensors, shards)
             found.points.append(point)
-            found.checks += _Sharded(share, foretold, seen, point).checks(found)
+            sharing = alone_in(graph, share)
+            found.notes.update(dict.fromkeys(notes_of(sharing)))
+            found.checks += _Sharded(share, foretold, seen, point, sharing).checks(found)
             return
 
 
@@ -174,6 +178,7 @@ class _Sharded:
     parameters: Mapping[str, _Parameter]
     seen: torch_ranks.Rank
     point: Mapping[str, int]
+    alone: Collection[Shared] = ()
 
     def checks(self, found: Findings) -> Iterator[Check]:
         """Every comparison."""
@@ -240,8 +245,9 @@ class _Sharded:
         padding = 0
         if axis == "dp":
             padding = self._padding(kind, phase)
+        more = beside(self.alone if axis == "tp" else (), kind, phase)
         count, payload = (
-            sp.expand(sp.Add(*(getattr(x, what) for x in rows))) for what in ("count", "payload")
+            sp.expand(sp.Add(*(getattr(x, what) for x in (*rows, more)))) for what in ("count", "payload")
         )
         where = f"{kind} in {phase} over {axis}" + (
             f": {', '.join(dict.fromkeys(x.what for x in rows))}" if rows else ""

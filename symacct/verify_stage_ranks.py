@@ -25,10 +25,12 @@ from symacct.parallel.degrees import Degrees
 from symacct.parallel.holdings import AFTER, BEFORE, depth_of, holdings
 from symacct.parallel.pipeline import Stage
 from symacct.parallel.rank import Rank, Share, among_replicas, rank
+from symacct.parallel.shared_inputs import apart_from
 from symacct.parallel.torch_styles import needed_in_parts
 from symacct.parallel.units import units_of
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, check_of, models_at, torch_running
+from symacct.verify_sent import alone_in
 from symacct.verify_sharded import even, modules_of
 from symacct.verify_tensor import label_of, styles_of, unsayable_in
 
@@ -51,6 +53,9 @@ def tensor_stage_checks(
     if degrees.sequence:
         raise Unsupported("a stage of a real model is not run on a part of the sequence; leave out sp")
     wanted = Degrees(stages=degrees.stages, micro_batches=degrees.micro_batches, tensor=degrees.tensor)
+    share = share or rank(graph, wanted)
+    for group in alone_in(graph, share):
+        raise Unsupported(f"{apart_from(group)}, which is not compared on stages")
     _compare(source, graph, wanted, found, seed, share, _tensor)
 
 

@@ -27,12 +27,14 @@ from symacct.parallel.degrees import Degrees, names_for
 from symacct.parallel.layout import GRADIENT
 from symacct.parallel.proposal import Plan, propose
 from symacct.parallel.sharding import Division
+from symacct.parallel.shared_inputs import Shared, beside
 from symacct.parallel.tensor import sharded
 from symacct.parallel.torch_styles import given_in_parts, needed_in_parts, sequence_dims, torch_plan
 from symacct.records import loosened, template
 from symacct.symbols import symbol
 from symacct.tracing.source import ModelSource
 from symacct.verify_findings import Findings, models_at, numbers_of, shape_text, torch_running
+from symacct.verify_sent import added, differences, kind_of, notes_of, sent_in
 from symacct.verify_shapes import Step, unfold
 
 _SEQUENCES = ("T", "S")
@@ -60,8 +62,10 @@ def tensor_checks(
         divided, plan = divided_as_torch_can(graph, degrees, t, example.model, found)
         local = local or divided
         dim = sequence_dim(graph, local, t) if degrees.sequence else None
-        if places := torch_plan(graph, local, plan, t, degrees.sequence).gathered:
-            raise Unsupported(f"parts of the sequence are gathered before {', '.join(places)}, which no style says")
+        told = torch_plan(graph, local, plan, t, degrees.sequence)
+        if told.gathered:
+            raise Unsupported(f"parts of the sequence are gathered before {', '.join(told.gathered)}, which no style says")
+        alone = [group for group in told.shared if group.more]
         cut = needed_in_parts(local, t)
         if later := [label for label, plain in cut.items() if not plain]:
             raise Unsupported(_LATER.format(", ".join(later)))
@@ -76,9 +80,9 @@ def tensor_checks(
             styles, cut_in = styles_of(real.model, plan), given_in_parts(graph, local)
             seen = as_torch_divides(real, Tensors(styles, degrees.tensor, dim, met, cut_in))
             found.points.append(point)
-            found.notes.update(dict.fromkeys(seen.notes))
+            found.notes.update(dict.fromkeys([*seen.notes, *notes_of(alone)]))
             found.checks += _Tensor(
-                local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}", not single
+                local, plan, t, point, seen, f"parallelize_module, rank 0 of {degrees.tensor}", not single, alone
             ).checks(found)
             return
 
@@ -192,6 +196,7 @@ class _Tensor:
     seen: torch_ranks.Rank
     oracle: str
     saved: bool = True
+    alone: Collection[Shared] = ()  # modules that share an input, which torch brings in for each
 
     def checks(self, found: Findings) -> Iterator[Check]:
         """Every comparison."""
@@ -211,6 +216,7 @@ class _Tensor:
                 "products, which keep their scores"
             ] = None
         elif self.saved and (saved := ledger.formulas.get("bytes.saved")) is not None:
+            saved = sp.expand(saved + beside(self.alone, "all_gather").payload)  # each keeps what it gathers
             yield self._check(
                 "bytes.saved", to_text(saved), self.seen.saved_bytes, int(saved.xreplace(numbers))
             )
@@ -253,22 +259,22 @@ class _Tensor:
     def _collectives(self, steps: list[Step]) -> Iterator[Check]:
         """Per kind: how many, and how many bytes, each pair of phase and payload as often as foretold."""
         expected, places = Counter[tuple[str, str, int]](), dict[tuple[str, str, int], list[str]]()
-        for step, payload in _sent(self.graph, steps, self.ranks, self.point):
+        for step, payload in sent_in(self.graph, steps, self.ranks, self.point):
             if GRADIENT not in step.node.notes:
                 phase = "forward" if step.node.phase in ("forward", "loss") else "backward"
-                key = (_kind(step.node.op), phase, payload)
+                key = (kind_of(step.node.op), phase, payload)
                 expected[key] += 1
                 places.setdefault(key, []).append(step.place)
+        numbers = numbers_of(self.point)
+        expected += added(self.alone, numbers)
         observed = Counter((s.kind, s.phase, s.payload) for s in self.seen.sent)
         rows = [x for x in traffic_of(self.graph, "tp", self.ranks) if not x.once]
         for kind in sorted({key[0] for key in expected | observed}):
-            wrong = "; ".join(_differences(expected, observed, places, kind))
-            count, payload = (
-                sp.expand(sp.Add(*(getattr(x, what) for x in rows if x.kind == kind)))
-                for what in ("count", "payload")
-            )
+            wrong = "; ".join(differences(expected, observed, places, kind))
+            here, more = [x for x in rows if x.kind == kind], beside(self.alone, kind)
+            count = sp.expand(sp.Add(*(x.count for x in here)) + more.count)
+            payload = sp.expand(sp.Add(*(x.payload for x in here)) + more.payload)
             seen = [key for key in observed.elements() if key[0] == kind]
-            numbers = numbers_of(self.point)
             calls, sent = (int(formula.xreplace(numbers)) for formula in (count, payload))
             total = sum(key[2] for key in seen)
             yield self._check(f"collectives.{kind}", to_text(count), len(seen), calls, wrong)
@@ -314,31 +320,3 @@ class _Tensor:
             label.endswith(".bias")
             and self.plan.styles.get(f"{label.removesuffix('.bias')}.weight") == "rowwise"
         )
-
-
-def _sent(
-    graph: Graph, steps: list[Step], ranks: Expr, point: Mapping[str, int]
-) -> Iterator[tuple[Step, int]]:
-    """Each collective that one rank takes part in, with the bytes of the whole tensor."""
-    tensors, numbers = graph.tensors(), numbers_of(point)
-    for step in steps:
-        if step.node.op.startswith("c10d."):
-            operand = next((tensors[ref.value] for ref in step.node.refs), None)
-            out = step.node.outputs[0] if step.node.outputs else operand
-            assert out is not None
-            times = ranks if _kind(step.node.op) == "reduce_scatter" else 1
-            yield step, int(sp.expand(out.bytes * times).xreplace(numbers))
-
-
-def _differences(
-    expected: Counter, observed: Counter, places: Mapping[Any, list[str]], kind: str
-) -> Iterator[str]:
-    for key in expected | observed:
-        if key[0] == kind and expected[key] != observed[key]:
-            named = f" ({'; '.join(list(dict.fromkeys(places[key]))[:3])})" if key in places else ""
-            what = f"{kind} of {key[2]:,} bytes in {key[1]}"
-            yield f"{what}: {expected[key]} foretold{named}, {observed[key]} seen"
-
-
-def _kind(op: str) -> str:
-    return op.removeprefix("c10d.").removesuffix("_")

@@ -15,6 +15,7 @@ from symacct.graph import Graph
 from symacct.parallel.faces import FACES, RESHAPED, SAME
 from symacct.parallel.layout import Part
 from symacct.parallel.proposal import Plan
+from symacct.parallel.shared_inputs import Shared, shared_inputs
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
 _SEQUENCES = ("T", "S")
@@ -34,7 +35,7 @@ class TorchPlan:
     together though no style says so.
 
     `loss`: the loss is computed from divided scores. `tied`: the other paths of a divided weight, of which torch makes
-    another parameter until the two are tied again, with the first one's.
+    another parameter until the two are tied again, with the first one's. `shared`: the modules that read one tensor.
     """
 
     styles: Mapping[str, str]
@@ -43,6 +44,7 @@ class TorchPlan:
     tied: Mapping[str, str]
     loss: bool
     own: bool
+    shared: tuple[Shared, ...] = ()
 
 
 def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bool) -> TorchPlan:
@@ -82,7 +84,9 @@ def torch_plan(graph: Graph, local: Graph, plan: Plan, ranks: Expr, sequence: bo
         styles[path.rpartition(".")[0]] = _spelled("linear", "colwise", between, True)
     divided = {label for label in plan.params if label.rpartition(".")[0] in styles}
     gathered = tuple(dict.fromkeys(place for label, place in fed.items() if label not in divided)) if between else ()
-    return TorchPlan(styles, apart, gathered, tied, _scores_divided(graph, local), plan.own)
+    columns = {label for label in divided if plan.styles[label] == "colwise"}
+    shared = shared_inputs(graph, columns, fed if between else ())
+    return TorchPlan(styles, apart, gathered, tied, _scores_divided(graph, local), plan.own, shared)
 
 
 def _tied(graph: Graph, plan: Plan, styles: Mapping[str, str]) -> dict[str, str]:

@@ -4,9 +4,10 @@ styles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
+from symacct.parallel.shared_inputs import Shared, apart_from
 from symacct.parallel.torch_styles import TorchPlan
 from symacct.plan.planning import Plan
 from symacct.plan.ranks import Sent
@@ -57,7 +58,7 @@ def hops(plan: Plan) -> str:
     return ring + (", for an all_reduce 2·(n - 1), and a double binary tree 2·⌈log₂ n⌉" if summed else "")
 
 
-def styles(plan: TorchPlan, page: Page) -> None:
+def styles(plan: TorchPlan, page: Page, answer: Answer) -> None:
     """The tensor-parallel plan, as torch's `parallelize_module` takes it."""
     whose = "as --styles has it" if plan.own else "as proposed"
     page.line(f"tensor-parallel plan {whose}, for torch's parallelize_module", "bold")
@@ -74,6 +75,15 @@ def styles(plan: TorchPlan, page: Page) -> None:
         page.hanging("", [f"the ranks' parts of the sequence are gathered before {place}, which no style says"], 0)
     if plan.loss:
         page.line("the loss is computed within loss_parallel(), from divided scores")
-    if any("SequenceParallel" in style for style in plan.styles.values()):
-        page.line("modules that share an input bring it in once, by a PrepareModuleInput around them")
+    for remark in _sharing(plan.shared, answer):
+        page.hanging("", [remark], 0)
     page.line("whether torch runs the model's own code so: symacct verify with the tp and sp of this --parallel")
+
+
+def _sharing(shared: Iterable[Shared], answer: Answer) -> Iterator[str]:
+    """How modules that share an input come to the counted collectives."""
+    if around := ", ".join(dict.fromkeys(group.around for group in shared if group.around)):
+        yield f"modules that share an input bring it in once, by a PrepareModuleInput around them: on {around}"
+    for group in shared:
+        if group.more:
+            yield f"{apart_from(group, lambda count: text(answer.terms(count)))}, unless they are put in a module of their own or fused into one Linear"

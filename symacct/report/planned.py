@@ -76,7 +76,7 @@ def as_text(plan: Plan, answer: Answer, page: Page, roof: Roofline | None = None
         page.hanging("", [bounded(found, plan.rank is not None)], 0)
     if plan.torch is not None:
         page.line()
-        styles(plan.torch, page)
+        styles(plan.torch, page, answer)
     if plan.remedies:
         page.line()
         page.grid(remedies(plan, answer))

@@ -229,5 +229,16 @@ def _styles(plan: TorchPlan | None) -> dict[str, Any]:
             "gathered_before": list(plan.gathered),
             "tied": dict(plan.tied),
             "loss_parallel": plan.loss,
+            "shared_inputs": [
+                {
+                    "modules": list(group.paths),
+                    "around": group.around,
+                    "more": [
+                        {"collective": more.kind, "phase": more.phase, "count": to_text(more.count), "bytes": to_text(more.bytes)}
+                        for more in group.more
+                    ],
+                }
+                for group in plan.shared
+            ],
         }
     }
