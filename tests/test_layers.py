@@ -18,7 +18,7 @@ ORDER = """
     rules charges conventions variants counting saved routing account ledger memory copying closed_forms catalogue
     oracles_flops oracles_memory oracles oracles_styles oracles_parallel oracles_pipeline oracles_stages oracles_context oracles_experts tracing targets
     derive paths certificate verify_memory verify_shapes verify_points verify_runs verify_blame verify_lifting
-    parallel verify_findings verify_tensor verify_sharded verify_stages verify_context verify_experts verify_stage_ranks verify_parallel verify check devices plan explain diff tables report latex
+    parallel verify_findings verify_sent verify_tensor verify_sharded verify_stages verify_context verify_experts verify_stage_ranks verify_parallel verify check devices plan explain diff tables report latex
     claims measure api testing cli __main__
 """.split()
 

@@ -17,7 +17,7 @@ import symacct
 from symacct.account import Ledger
 from symacct.oracles import measure
 
-COUNT = int(os.environ.get("SYMACCT_EXAMPLES", "14"))
+COUNT = int(os.environ.get("SYMACCT_EXAMPLES", "10"))
 STEPS = {"d": 8, "f": 8, "c": 4}
 LEAST = {"H": 12, "W": 12, "T": 1, "L": 1}
 
