@@ -23,7 +23,7 @@ from symacct.plan.ranks import Fewest, Sent, demand_of, fewest_ranks, sent, stag
 from symacct.plan.remedies import Derive, Measured, Remedy, Step, remedies
 from symacct.plan.training import Training, train
 from symacct.plan.training_time import samples_of
-from symacct.plan.untold import NO_SOLUTION, as_told, bounded, settled, solvable
+from symacct.plan.untold import as_told, bounded, sure
 from symacct.symbols import symbol
 
 Divide = Callable[..., Rank]
@@ -90,10 +90,9 @@ def plan(
         rank, question, fewest = _ranked(case, question, rank, wanted)
         case = replace(case, conditions=(*case.conditions, *rank.conditions)).at(**rank.numbers)
     solution = _solution(case, question, wanted, memory)
-    by_forms = solution
-    if rank is None and solution is not None:
-        solution = settled(case, solution, wanted, memory)
-    unsolved = rank is None and solution is by_forms and not solvable(ledger.graph, solution, case.sizes)
+    if rank is None:
+        solution, unsolved = sure(case, solution, wanted, memory)
+        notes = [*notes, *unsolved]
     case = _settled(case, solution)
     links: tuple[Sent, ...] = ()
     if rank is not None:
@@ -105,9 +104,6 @@ def plan(
         links = sent(rank, case.under, case.sizes, question.card.link)
     else:
         wanted, said = as_told(wanted, ledger.graph, case.sizes, solution), _notes(case, question, wanted, rank)
-    if unsolved and solution is not None:
-        said = [*said, NO_SOLUTION.format(solution.solved.size)]
-        solution = None
     found = fit(wanted, memory, case.sizes)
 
     def measure(new: Ledger, degrees: Degrees | None = None) -> Measured:

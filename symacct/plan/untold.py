@@ -17,7 +17,7 @@ from symacct.smallest import hardly_repeats, holds_at
 
 _STEP, _DEEPEST = "the step unfolded there", 24
 UNFOLDED = "as the step unfolded at these sizes tells"
-NO_SOLUTION = "the largest {} is not solved for: where layers hardly repeat no form tells the peak"
+_NO_SOLUTION = "the largest {} is not solved for: where layers hardly repeat no form tells the peak"
 _UNTOLD = (
     "the forms of the peak do not hold at these sizes, where layers hardly repeat or a size is 1; make that "
     "size a plain number in the model file"
@@ -51,7 +51,20 @@ def _why(sizes: Sizes, solution: Solution | None) -> str:
     )
 
 
-def settled(case: Case, solution: Solution, found: Demand, memory: int) -> Solution:
+def sure(case: Case, solution: Solution | None, found: Demand, memory: int) -> tuple[Solution | None, list[str]]:
+    """The solution of an undivided step where it is right, else none and a note that says so.
+
+    Raises SizeError where the answer would be of the size that is not known.
+    """
+    if solution is None:
+        return None, []
+    better = _settled(case, solution, found, memory)
+    if better is not solution or _holds(case.ledger.graph, solution, case.sizes):
+        return better, []
+    return None, [_NO_SOLUTION.format(solution.solved.size)]
+
+
+def _settled(case: Case, solution: Solution, found: Demand, memory: int) -> Solution:
     """A solution that lies where the forms may not hold, by what a step needs at each size there.
 
     Raises SizeError where nothing tells that.
@@ -87,13 +100,11 @@ def _need(found: Demand, graph: Graph, sizes: Sizes, solution: Solution) -> Numb
     return max(evaluate(form.bytes, sizes) for form in as_told(found, graph, sizes, solution).forms)
 
 
-def solvable(graph: Graph, solution: Solution | None, sizes: Sizes) -> bool:
+def _holds(graph: Graph, solution: Solution, sizes: Sizes) -> bool:
     """Whether what was solved for by the forms of an undivided step is right: they hold at its depth, and at its size.
 
     Raises SizeError where they do not, and the answer would be of that size.
     """
-    if solution is None:
-        return True
     size, number = solution.solved.size, solution.solved.number or solution.solved.smallest
     deep = {name: value for name, value in sizes.items() if name in graph.symbols and name != size}
     right = holds_at(graph, deep) if number > 1 else peak_told(graph, {**deep, size: number})

@@ -35,7 +35,7 @@ from symacct.tracing.special import Guards, Special, equals, special
 from symacct.tracing.trials import Trials, lives
 
 _FEW, _MANY, _WINNERS = 2, 10, 2
-NOTHING: Mapping[str, sp.Expr] = MappingProxyType({})
+_NOTHING: Mapping[str, sp.Expr] = MappingProxyType({})
 _TRIES = 6  # points, at some of which a model may refuse to run
 
 
@@ -164,13 +164,12 @@ class Limits(Sequence[Limit]):
         added = {key: more[0] for key, more in told.items() if key in keys and more}
         ones = [symbol(name) - number + 1 for name, number in fixed.items()]
         ones += [symbol(a) / symbol(b) for pair in same for a, b in (pair, pair[::-1])]
-        whole = {**_equal(same), **fixed}
-        return self._once(
-            (tuple(sorted(fixed.items())), tuple(same)),
-            lambda: [Limit(key, sp.Eq(sp.Max(*ones), 1, evaluate=False), None) for key in self._differing(whole, keys, added=added)]
-            if keys
-            else [],
-        )
+        where, whole = sp.Eq(sp.Max(*ones), 1, evaluate=False), {**_equal(same), **fixed}
+
+        def find() -> list[Limit]:
+            return [Limit(key, where, None) for key in self._differing(whole, keys, added=added)] if keys else []
+
+        return self._once((tuple(sorted(fixed.items())), tuple(same)), find)
 
     def _of_pairs(self) -> list[Limit]:
         return self._once("pairs", self._equal_pairs)
@@ -217,7 +216,7 @@ class Limits(Sequence[Limit]):
         return found
 
     def _differing(
-        self, fixed: Mapping[str, int], keys: Iterable[str] = LIMITED, few: int = _FEW, added: Mapping[str, sp.Expr] = NOTHING
+        self, fixed: Mapping[str, int], keys: Iterable[str] = LIMITED, few: int = _FEW, added: Mapping[str, sp.Expr] = _NOTHING
     ) -> list[str]:
         """Those of the keys whose formulas are not right in runs with these sizes: in one if storages are born, kept
         and freed there as elsewhere, else in one of a few, for a peak may lie at many places. `added` to a formula is right."""
