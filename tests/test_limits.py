@@ -322,3 +322,11 @@ def test_a_peak_that_is_another_where_sizes_are_equal_and_one_is_1_is_told(sizes
     real = real_peak(made, sizes)
     assert ledger.at(**sizes)["bytes.peak"] == real
     assert Ledger(loads(dumps(ledger.graph))).at(**sizes).get("bytes.peak") in (real, None)
+
+
+def test_a_stored_graph_tells_nothing_of_three_sizes_of_1_where_two_were_found_to_matter():
+    """Pairs were tried: of B and g a limit is stored. Three of the others were not, so none of their numbers is known."""
+    stored = Ledger(loads(dumps(repeated().graph)))
+    assert "bytes.saved" in stored.at(B=3, T=1, d=1, g=2, n=3)
+    assert "bytes.saved" not in stored.at(B=3, T=1, d=1, g=2, n=1)
+    assert "bytes.saved" in repeated().at(B=3, T=1, d=1, g=2, n=1)  # a run tells
